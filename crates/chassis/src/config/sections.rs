@@ -33,6 +33,16 @@ pub struct Shared {
     pub limits: Limits,
 }
 
+impl Shared {
+    /// The embedded defaults alone, for tests and for programs that run services without a configuration file.
+    ///
+    /// # Panics
+    /// Never: a test of this crate reads the embedded defaults.
+    pub fn defaults() -> Self {
+        super::load("", None, std::iter::empty()).expect("embedded defaults are valid")
+    }
+}
+
 impl Validate for Shared {
     fn validate(&self) -> Vec<String> {
         let checks: [&dyn Validate; 6] = [
