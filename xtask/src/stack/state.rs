@@ -289,11 +289,20 @@ impl State {
         self.pids = brokers.chain(cassandra).chain(self.redis.pid).collect();
     }
 
-    /// The environment of a service that should use this stack.
+    /// The environment of a service that should use this stack: where its parts are, and how often data can be
+    /// replicated on it.
     pub fn env(&self) -> Vec<(&'static str, String)> {
+        let topic_profile = if self.kafka.brokers.len() >= 3 {
+            "replicated"
+        } else {
+            "single"
+        };
+        let replication_factor = self.cql.nodes.len().min(3);
         vec![
             ("TIDINGS__KAFKA__BOOTSTRAP_SERVERS", self.kafka.bootstrap.clone()),
+            ("TIDINGS__KAFKA__TOPIC_PROFILE", topic_profile.to_owned()),
             ("TIDINGS__CQL__CONTACT_POINTS", self.cql.contact_points.join(",")),
+            ("TIDINGS__CQL__REPLICATION_FACTOR", replication_factor.to_string()),
             ("TIDINGS__REDIS__URL", self.redis.url.clone()),
         ]
     }
