@@ -1,1 +1,14 @@
+//! The only contract between processes: frames, records, service calls.
+//!
+//! [`v1`] is generated from `tidings/v1/*.proto` at build time. [`record`] has the checked forms of the records:
+//! what the rest of the suite works with, so that validation from wire to domain happens at one place.
 
+pub mod header;
+pub mod record;
+pub mod rpc;
+
+/// Generated code of package `tidings.v1`.
+#[allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub)]
+pub mod v1 {
+    tonic::include_proto!("tidings.v1");
+}

@@ -10,6 +10,7 @@ mod conversation;
 mod ids;
 mod key;
 mod position;
+pub mod state;
 mod watermark;
 
 pub use content_hash::{ContentHash, ContentHasher};
