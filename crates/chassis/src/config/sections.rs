@@ -143,6 +143,14 @@ impl Validate for InternalConfig {
                 self.connect_timeout.as_millis()
             ));
         }
+        // It travels in a header, where spaces and control characters have no place.
+        if self
+            .shared_token
+            .expose()
+            .is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic()))
+        {
+            problems.push("internal.shared_token must be visible ASCII without spaces".to_owned());
+        }
         if !self.advertise_addr.is_empty() {
             require_host_port(&mut problems, "internal.advertise_addr", &self.advertise_addr);
         }

@@ -281,6 +281,11 @@ fn relations_are_checked_for_shared_sections_and_the_services_own() {
 #[test]
 fn relations_of_the_other_sections() {
     one_problem(
+        "[internal]\nshared_token = \"two words\"",
+        &[],
+        &["internal.shared_token must be visible ASCII"],
+    );
+    one_problem(
         "[kafka]\nsecurity_protocol = \"sasl_ssl\"",
         &[],
         &["kafka.sasl_username", "kafka.sasl_password"],
