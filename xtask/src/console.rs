@@ -27,6 +27,11 @@ pub fn say(line: impl AsRef<str>) {
     let _ = writeln!(stderr, "[{:6.1}s] {}", elapsed().as_secs_f64(), line.as_ref());
 }
 
+/// Prints one line of a result to standard output. Whoever closed it early (`| head`) has seen enough.
+pub fn print(line: impl AsRef<str>) {
+    let _ = writeln!(std::io::stdout().lock(), "{}", line.as_ref());
+}
+
 /// `1.2 s`, or `3 min 05 s` from a minute on.
 pub fn seconds(duration: Duration) -> String {
     let whole = duration.as_secs();

@@ -125,7 +125,7 @@ pub(crate) fn run(purpose: Purpose) -> Result<()> {
     }
     let missing = missing(purpose);
     if missing.is_empty() {
-        console::say(format!("setup: all {} things needed are here", needs(purpose).count()));
+        console::say(format!("setup: nothing is missing ({} checks)", needs(purpose).count()));
         return Ok(());
     }
     console::say(format!("setup: missing are {}", names(&missing)));

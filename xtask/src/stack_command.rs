@@ -78,10 +78,10 @@ pub(crate) fn run(command: StackCommand) -> Result<()> {
                 cassandra_nodes,
             })?;
             print_status(&stack.status()?);
-            println!(
+            console::print(format!(
                 "\nfor a service in this shell: set -a; . {}",
                 stack.stack_json().with_extension("env").display()
-            );
+            ));
             Ok(())
         }
         StackCommand::Down { which, keep_data } => {
@@ -128,10 +128,10 @@ fn existing(name: &str) -> Result<Stack> {
 }
 
 fn print_status(status: &[NodeStatus]) {
-    println!(
+    console::print(format!(
         "{:<13} {:<8} {:<18} {:>8} {:>10}",
         "node", "state", "address", "pid", "memory"
-    );
+    ));
     for node in status {
         let state = match node.health {
             Health::Serving => "up",
@@ -139,20 +139,20 @@ fn print_status(status: &[NodeStatus]) {
             Health::Down => "down",
         };
         let pid = node.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
-        println!(
+        console::print(format!(
             "{:<13} {state:<8} {:<18} {pid:>8} {:>10}",
             node.node.to_string(),
             node.address.to_string(),
             console::mebibytes(node.resident_bytes)
-        );
+        ));
     }
     let total: u64 = status.iter().map(|node| node.resident_bytes).sum();
-    println!(
+    console::print(format!(
         "{:<13} {:<8} {:<18} {:>8} {:>10}",
         "total",
         "",
         "",
         "",
         console::mebibytes(total)
-    );
+    ));
 }

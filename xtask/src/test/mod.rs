@@ -58,15 +58,15 @@ pub(crate) fn run(only: Option<Only>, filters: &[String]) -> Result<bool> {
     }
 
     for failure in &report.failures {
-        println!("failed: {failure}");
+        console::print(format!("failed: {failure}"));
     }
-    println!(
+    console::print(format!(
         "test summary: {} passed, {} failed, {} skipped in {}",
         report.passed,
         report.failed,
         report.skipped,
         console::seconds(console::elapsed())
-    );
+    ));
     Ok(report.failed == 0)
 }
 
@@ -78,22 +78,29 @@ fn run_stages(only: Option<Only>, filters: &[String], report: &mut Report) -> Re
     stage::under_heading("setup", || setup::run(Purpose::Test).map(|()| true))?;
     if lint {
         command_stage(report, "fmt", workspace::cargo().args(["fmt", "--all", "--check"]))?;
-        let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+        let clippy = [
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--keep-going",
+            "--",
+            "-D",
+            "warnings",
+        ];
         command_stage(report, "clippy", workspace::cargo().args(clippy))?;
         dependency_stage(report)?;
     }
     if !tests {
         return Ok(());
     }
+    let targets = targets(only)?;
     // Tests of processes start the binaries of all packages, which `cargo test` alone does not build.
     if !command_stage(report, "build", workspace::cargo().args(["build", "--workspace"]))? {
         console::say("no tests are run: the workspace does not build");
         return Ok(());
     }
     let mut command = workspace::cargo();
-    command
-        .args(["test", "--workspace", "--no-fail-fast"])
-        .args(targets(only)?);
+    command.args(["test", "--workspace", "--no-fail-fast"]).args(targets);
     command.arg("--").args(filters);
     if std::env::var_os("RUST_BACKTRACE").is_none() {
         command.env("RUST_BACKTRACE", "1");
