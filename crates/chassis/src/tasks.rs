@@ -154,29 +154,16 @@ impl Supervisor {
     where
         F: FnOnce() -> anyhow::Result<()> + Send + 'static,
     {
-        let watched = Arc::new(std::sync::Mutex::new(Some(self.enter(name.into(), Lifetime::Process))));
-        let thread_name = self.name_of(&watched);
-        let for_thread = Arc::clone(&watched);
-        let take = |slot: &std::sync::Mutex<Option<Watched>>| {
-            slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
-        };
-        let spawned = std::thread::Builder::new().name(thread_name).spawn(move || {
-            let watched = take(&for_thread);
+        let watched = self.enter(name.into(), Lifetime::Process);
+        let task = watched.name.clone();
+        let spawned = std::thread::Builder::new().name(task.clone()).spawn(move || {
             let result = catch_unwind(AssertUnwindSafe(body));
-            if let Some(watched) = watched {
-                watched.ended(result);
-            }
+            watched.ended(result);
         });
-        if let Err(error) = spawned
-            && let Some(watched) = take(&watched)
-        {
-            watched.ended(Ok(Err(anyhow::anyhow!("thread cannot be started: {error}"))));
+        if let Err(error) = spawned {
+            let cause = Cause::Failed(format!("thread cannot be started: {error}"));
+            record(&self.state, TaskFailure { task, cause });
         }
-    }
-
-    fn name_of(&self, watched: &std::sync::Mutex<Option<Watched>>) -> String {
-        let slot = watched.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        slot.as_ref().map(|watched| watched.name.clone()).unwrap_or_default()
     }
 
     /// Waits for the first failure; for ever if none comes.
@@ -271,17 +258,23 @@ impl Watched {
             Ok(Err(error)) => Cause::Failed(format!("{error:#}")),
             Err(panic) => Cause::Panicked(panic_message(panic.as_ref())),
         };
-        let failure = TaskFailure {
-            task: self.name.clone(),
-            cause,
-        };
-        tracing::error!(task = failure.task, cause = ?failure.cause, "supervised task went wrong");
-        self.state.send_modify(|state| {
-            if state.failures.len() < FAILURES_KEPT {
-                state.failures.push(failure);
-            }
-        });
+        record(
+            &self.state,
+            TaskFailure {
+                task: self.name.clone(),
+                cause,
+            },
+        );
     }
+}
+
+fn record(state: &watch::Sender<State>, failure: TaskFailure) {
+    tracing::error!(task = failure.task, cause = ?failure.cause, "supervised task went wrong");
+    state.send_modify(|state| {
+        if state.failures.len() < FAILURES_KEPT {
+            state.failures.push(failure);
+        }
+    });
 }
 
 impl Drop for Watched {

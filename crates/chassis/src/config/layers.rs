@@ -67,13 +67,28 @@ pub fn merge(
     file: Option<&Path>,
     env: impl Iterator<Item = (String, String)>,
 ) -> Result<Merged, ConfigError> {
+    merge_all(&[defaults_toml], file, env)
+}
+
+/// [`merge`] for several services in one process, each of which then reads its part with [`Merged::parse`]. Where two
+/// services change the default of the same shared key, the later one wins.
+///
+/// # Errors
+/// Every problem found in any layer.
+pub fn merge_all(
+    defaults_tomls: &[&str],
+    file: Option<&Path>,
+    env: impl Iterator<Item = (String, String)>,
+) -> Result<Merged, ConfigError> {
     let mut problems = Vec::new();
     let mut schema = parse_layer(SHARED_DEFAULTS, &Origin::Defaults, &mut problems);
-    let mut service = parse_layer(defaults_toml, &Origin::Defaults, &mut problems);
     let mut removed = take_removed(&mut schema);
-    removed.extend(take_removed(&mut service));
-    // The service declares new keys and changes values of shared ones, but not their types.
-    add_defaults(&mut schema, service, "", &mut problems);
+    for defaults in defaults_tomls {
+        let mut service = parse_layer(defaults, &Origin::Defaults, &mut problems);
+        removed.extend(take_removed(&mut service));
+        // The service declares new keys and changes values of shared ones, but not their types.
+        add_defaults(&mut schema, service, "", &mut problems);
+    }
 
     let mut table = schema.clone();
     let keys = leaves(&schema);

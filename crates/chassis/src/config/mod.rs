@@ -32,7 +32,7 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 
 pub use error::{ConfigError, Origin, Problem};
-pub use layers::{ENV_PREFIX, Merged, SHARED_DEFAULTS, merge};
+pub use layers::{ENV_PREFIX, Merged, SHARED_DEFAULTS, merge, merge_all};
 pub use redact::{Secret, redact_url};
 pub use sections::{
     AdminConfig, CqlConfig, GroupProtocol, InternalConfig, KafkaConfig, LogConfig, RedisConfig, SecurityProtocol,

@@ -45,8 +45,9 @@ impl Shared {
 
 impl Validate for Shared {
     fn validate(&self) -> Vec<String> {
-        let checks: [&dyn Validate; 6] = [
+        let checks: [&dyn Validate; 7] = [
             &self.log,
+            &self.shutdown,
             &self.internal,
             &self.kafka,
             &self.cql,
@@ -96,6 +97,22 @@ pub struct ShutdownConfig {
     /// From the first signal to the end of the process.
     #[serde(rename = "deadline_ms", with = "duration::millis")]
     pub deadline: Duration,
+}
+
+/// Below this a shutdown cannot drain anything.
+const SHUTDOWN_MIN: Duration = Duration::from_secs(1);
+
+impl Validate for ShutdownConfig {
+    fn validate(&self) -> Vec<String> {
+        if self.deadline >= SHUTDOWN_MIN {
+            return Vec::new();
+        }
+        vec![format!(
+            "shutdown.deadline_ms ({}) must be at least {}",
+            self.deadline.as_millis(),
+            SHUTDOWN_MIN.as_millis()
+        )]
+    }
 }
 
 /// `[internal]`: gRPC between the services.

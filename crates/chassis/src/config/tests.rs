@@ -281,6 +281,11 @@ fn relations_are_checked_for_shared_sections_and_the_services_own() {
 #[test]
 fn relations_of_the_other_sections() {
     one_problem(
+        "[shutdown]\ndeadline_ms = 10",
+        &[],
+        &["shutdown.deadline_ms (10) must be at least 1000"],
+    );
+    one_problem(
         "[internal]\nshared_token = \"two words\"",
         &[],
         &["internal.shared_token must be visible ASCII"],
@@ -372,4 +377,21 @@ fn a_service_cannot_change_the_type_of_a_shared_key() {
             .contains("built-in defaults: key `kafka.bootstrap_servers`"),
         "{error}"
     );
+}
+
+#[test]
+fn several_services_in_one_process_share_one_configuration() {
+    let defaults = [
+        DEFAULTS,
+        "[other]\nsize_bytes = 4\n[removed]\n\"other.size\" = \"use other.size_bytes\"\n",
+    ];
+    let pairs = [
+        ("TIDINGS__DEMO__WINDOW_RECORDS", "5"),
+        ("TIDINGS__OTHER__SIZE_BYTES", "6"),
+    ];
+    let merged = merge_all(&defaults, None, env(&pairs)).unwrap();
+    assert_eq!(merged.parse::<Config>().unwrap().demo.window_records, 5);
+    assert!(merged.redacted().contains("size_bytes = 6"));
+    let error = merge_all(&defaults, None, env(&[("TIDINGS__OTHER__SIZE", "6")])).unwrap_err();
+    assert!(error.to_string().contains("use other.size_bytes"), "{error}");
 }
