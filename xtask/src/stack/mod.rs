@@ -38,7 +38,9 @@ const STOP_GRACE: Duration = Duration::from_secs(30);
 /// From TERM to KILL when the data is thrown away.
 const DISCARD_GRACE: Duration = Duration::from_secs(3);
 /// Lines of a node's log shown with an error.
-const LOG_TAIL: usize = 25;
+const LOG_TAIL: usize = 20;
+/// Earlier lines of level ERROR shown with it.
+const LOG_ERRORS: usize = 5;
 /// The programs a stack starts (`setsid` for the moment before it becomes the other).
 const PROGRAMS: &[&str] = &["java", "redis-server", "setsid"];
 /// The stack used when no name is given.
@@ -533,18 +535,23 @@ fn probe_node(state: &State, node: Node, wanted: Brokers) -> Result<()> {
     }
 }
 
+/// The end of a log, and before it the last lines that call themselves errors: what follows an error may be long.
 fn tail(log: &Path) -> String {
     // Without a log there is nothing to add to the error that is being reported.
     let text = fs::read(log)
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
         .unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
-    let first = lines.len().saturating_sub(LOG_TAIL);
-    lines[first..]
+    let (before, end) = lines.split_at(lines.len().saturating_sub(LOG_TAIL));
+    let errors: Vec<&str> = before
         .iter()
-        .map(|line| format!("  | {line}"))
-        .collect::<Vec<_>>()
-        .join("\n")
+        .rev()
+        .copied()
+        .filter(|line| line.contains(" ERROR "))
+        .take(LOG_ERRORS)
+        .collect();
+    let shown = errors.iter().rev().chain(end);
+    shown.map(|line| format!("  | {line}")).collect::<Vec<_>>().join("\n")
 }
 
 fn parts_with_jars(nodes: &[Node]) -> Vec<&'static str> {
@@ -704,12 +711,14 @@ mod tests {
     }
 
     #[test]
-    fn the_tail_of_a_log_is_its_end() {
+    fn a_log_is_shown_by_its_errors_and_its_end() {
         let directory = tempfile::tempdir().unwrap();
         let log = directory.path().join("log");
-        let lines: Vec<String> = (0..100).map(|number| format!("line {number}")).collect();
+        let mut lines: Vec<String> = (0..100).map(|number| format!("line {number}")).collect();
+        lines[7] = "12:00 ERROR the cause".to_owned();
         fs::write(&log, lines.join("\n")).unwrap();
         let tail = tail(&log);
-        assert!(tail.starts_with("  | line 75\n") && tail.ends_with("line 99"), "{tail}");
+        assert!(tail.starts_with("  | 12:00 ERROR the cause\n  | line 80\n"), "{tail}");
+        assert!(tail.ends_with("  | line 99"), "{tail}");
     }
 }

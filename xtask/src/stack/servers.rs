@@ -101,13 +101,19 @@ fn prepare_kafka(state: &State, node_id: u32, directory: &Path, data: &Path) -> 
 
 fn prepare_cassandra(state: &State, number: u32, directory: &Path, data: &Path) -> Result<Prepared> {
     let node = state.cql_node(number)?;
-    let seed = state.cql_node(1)?;
+    // Every node is a seed, so that each can start while the others are down.
+    let seeds: Vec<String> = state
+        .cql
+        .nodes
+        .iter()
+        .map(|node| format!("{}:{}", node.address, node.storage_port))
+        .collect();
     let configuration = write_from_template(
         "cassandra/cassandra.yaml",
         directory,
         &[
             ("data", text_of(data)?),
-            ("seeds", format!("{}:{}", seed.address, seed.storage_port)),
+            ("seeds", seeds.join(",")),
             ("address", node.address.to_string()),
             ("port", node.port.to_string()),
             ("storage_port", node.storage_port.to_string()),

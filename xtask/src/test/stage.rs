@@ -35,7 +35,7 @@ pub(crate) fn under_heading(name: &str, work: impl FnOnce() -> Result<bool>) -> 
     Ok(passed)
 }
 
-/// Runs `command` with its output shown, written to the stage's log, and given to `each_line`. True if it succeeded.
+/// Runs a cargo `command` with its output shown, written to the stage's log, and given to `each_line`. True if it succeeded.
 ///
 /// On a terminal the command stays in the foreground group, so that Ctrl-C reaches it; elsewhere it has a group of its
 /// own, which is killed when the stage's deadline passes.
