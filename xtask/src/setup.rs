@@ -128,7 +128,7 @@ pub(crate) fn run(purpose: Purpose) -> Result<()> {
         console::say(format!("setup: nothing is missing ({} checks)", needs(purpose).count()));
         return Ok(());
     }
-    console::say(format!("setup: missing are {}", names(&missing)));
+    console::say(format!("setup: missing: {}", names(&missing)));
     let remedy = remedy(&missing);
     if !may_install() {
         bail!("install what is missing and try again:\n  {remedy}");

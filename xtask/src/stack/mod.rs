@@ -8,6 +8,8 @@
 //! Guarantees: [`Stack::start`], [`Stack::start_node`] and [`Stack::restart`] return only when the node answered a
 //! request of its own protocol, or with an error that names the log and the remedy. A node keeps its ports and its
 //! data over restarts. A signal goes only to a process that was started for this very stack.
+//!
+//! All calls block (a start takes seconds): from async code call them by `spawn_blocking`.
 
 mod jars;
 pub mod java;

@@ -14,8 +14,9 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use xtask::{console, workspace};
 
-/// No stage takes longer by itself; one that hangs must end while there is still time to say so.
-const DEADLINE: Duration = Duration::from_secs(25 * 60);
+/// For the whole run, where nobody watches it: CI ends a job after 40 minutes, and a stage that hangs must end while
+/// there is still time to say so.
+const RUN_DEADLINE: Duration = Duration::from_secs(36 * 60);
 
 /// Where the logs of the stages are.
 pub(crate) fn log_directory() -> PathBuf {
@@ -38,11 +39,12 @@ pub(crate) fn under_heading(name: &str, work: impl FnOnce() -> Result<bool>) -> 
 /// Runs a cargo `command` with its output shown, written to the stage's log, and given to `each_line`. True if it succeeded.
 ///
 /// On a terminal the command stays in the foreground group, so that Ctrl-C reaches it; elsewhere it has a group of its
-/// own, which is killed when the stage's deadline passes.
+/// own, which is killed when the run's deadline passes.
 pub(crate) fn run_command(name: &str, command: &mut Command, mut each_line: impl FnMut(&str)) -> Result<bool> {
     let path = log_directory().join(format!("{name}.log"));
     let mut log = File::create(&path).with_context(|| format!("making {}", path.display()))?;
-    let interactive = std::io::stdin().is_terminal();
+    let interactive =
+        std::io::stdin().is_terminal() || std::io::stdout().is_terminal() || std::io::stderr().is_terminal();
     if std::io::stdout().is_terminal() {
         command.env("CARGO_TERM_COLOR", "always");
     }
@@ -59,9 +61,10 @@ pub(crate) fn run_command(name: &str, command: &mut Command, mut each_line: impl
     let group = Pid::from_raw(i32::try_from(child.id()).context("a pid")?);
     let (ended, end) = mpsc::sync_channel::<()>(1);
     let watchdog = thread::spawn(move || {
-        let late = end.recv_timeout(DEADLINE) == Err(RecvTimeoutError::Timeout);
+        let left = RUN_DEADLINE.saturating_sub(console::elapsed());
+        let late = end.recv_timeout(left) == Err(RecvTimeoutError::Timeout);
         if late && !interactive {
-            console::say(format!("no end after {}: killing it", console::seconds(DEADLINE)));
+            console::say(format!("no end after {}: killing it", console::seconds(RUN_DEADLINE)));
             if let Err(error) = killpg(group, Signal::SIGKILL) {
                 console::say(format!("killing process group {group}: {error}"));
             }
