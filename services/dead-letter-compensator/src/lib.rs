@@ -1,1 +1,4 @@
-
+pub mod config;
+pub mod intake;
+pub mod metrics;
+pub mod operate;

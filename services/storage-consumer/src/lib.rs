@@ -1,1 +1,4 @@
-
+pub mod config;
+pub mod metrics;
+pub mod persist;
+pub mod read;

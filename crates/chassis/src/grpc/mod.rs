@@ -11,12 +11,14 @@
 mod auth;
 mod connect;
 mod serve;
+mod status;
 
 use tidings_resilience::{Classify, ErrorClass};
 
 pub use auth::InternalAuth;
 pub use connect::{connect, connect_one};
 pub use serve::serve_internal;
+pub use status::status_of;
 pub use tidings_proto::rpc::Channel;
 
 /// Why a channel or the internal listener cannot be made.
