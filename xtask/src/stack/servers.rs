@@ -7,8 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use super::state::{Node, State};
-use super::{jars, java};
+use super::{Node, State, jars, java};
 use crate::{process, workspace};
 
 /// What is needed to start one node: its files are written, the command is ready to be spawned.
