@@ -83,8 +83,10 @@ pub(crate) fn run_command(name: &str, command: &mut Command, mut each_line: impl
     // It only waits for what was just dropped; a panic in it has been printed.
     let _ = watchdog.join();
     if !status.success() {
+        let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
         console::say(format!(
-            "{command:?} failed ({status}); its output is in {}",
+            "`cargo {}` failed ({status}); its output is in {}",
+            arguments.join(" "),
             path.display()
         ));
     }
