@@ -1,1 +1,4 @@
-
+pub mod config;
+pub mod metrics;
+pub mod serve;
+pub mod streams;

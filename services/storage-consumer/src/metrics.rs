@@ -61,7 +61,10 @@ impl Metrics {
         // Alerts divide by these: they must exist from the start.
         for table in [Table::History, Table::Locator] {
             for result in [WriteResult::Ok, WriteResult::Retry, WriteResult::Rejected] {
-                metrics.persist_results.get_or_create(&PersistLabels { table, result });
+                metrics
+                    .persist_results
+                    .get_or_create(&PersistLabels { table, result })
+                    .inc_by(0);
             }
         }
         metrics
