@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use http::{HeaderValue, Request, Response, Uri};
-use tidings_proto::rpc::Channel;
+use tidings_proto::rpc::{CallError, Channel};
 use tokio::sync::mpsc;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::transport::channel::Change;
 use tonic::transport::{self, Endpoint};
+use tower::Service;
 use tower::util::BoxCloneSyncService;
-use tower::{BoxError, Service};
 
 use super::Error;
 use super::auth::{AUTHORIZATION, authorization};
@@ -213,11 +213,11 @@ struct Outgoing {
 
 impl Service<Request<Body>> for Outgoing {
     type Response = Response<Body>;
-    type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Response<Body>, BoxError>>;
+    type Error = CallError;
+    type Future = BoxFuture<'static, Result<Response<Body>, CallError>>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.channel.poll_ready(context).map_err(Into::into)
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), CallError>> {
+        self.channel.poll_ready(context).map_err(CallError::new)
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
@@ -229,10 +229,11 @@ impl Service<Request<Body>> for Outgoing {
         let target = Arc::clone(&self.target);
         Box::pin(async move {
             match tokio::time::timeout(timeout, response).await {
-                Ok(response) => Ok(response?),
-                Err(_) => {
-                    Err(Status::unavailable(format!("{target} gave no answer in {} ms", timeout.as_millis())).into())
-                }
+                Ok(response) => response.map_err(CallError::new),
+                Err(_) => Err(CallError::new(Status::unavailable(format!(
+                    "{target} gave no answer in {} ms",
+                    timeout.as_millis()
+                )))),
             }
         })
     }
