@@ -15,7 +15,7 @@ mod jars;
 pub mod java;
 mod node;
 mod place;
-mod ports;
+pub mod ports;
 mod probe;
 mod servers;
 mod start;
@@ -31,7 +31,7 @@ pub use nix::sys::signal::Signal;
 pub use node::{Node, Selection};
 use place::{directory_of, lock, remove_file};
 use start::{Brokers, probe_node};
-pub use state::State;
+pub use state::{FaultListener, State};
 
 use crate::{console, process};
 

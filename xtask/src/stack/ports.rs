@@ -21,7 +21,7 @@ const ATTEMPTS: usize = 500;
 const RELEASE: Duration = Duration::from_secs(3);
 
 /// `count` different ports, each free on every one of `addresses`.
-pub(super) fn free(count: usize, addresses: &[IpAddr]) -> Result<Vec<u16>> {
+pub fn free(count: usize, addresses: &[IpAddr]) -> Result<Vec<u16>> {
     let range = candidates(
         fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")
             .ok()
@@ -60,7 +60,7 @@ pub(super) fn becomes_free(address: IpAddr, port: u16) -> bool {
 }
 
 /// True if one may listen on `address:port` now.
-pub(super) fn is_free(address: IpAddr, port: u16) -> bool {
+pub fn is_free(address: IpAddr, port: u16) -> bool {
     TcpListener::bind((address, port)).is_ok()
 }
 

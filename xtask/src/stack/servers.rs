@@ -37,6 +37,13 @@ fn prepare_kafka(state: &State, node_id: u32, directory: &Path, data: &Path) -> 
         .collect();
     // With three of each, two in sync: as in production, one broker may be lost.
     let (replication_factor, min_insync_replicas) = if brokers.len() >= 3 { (3, 2) } else { (1, 1) };
+    let (fault_listener, fault_advertised) = match broker.fault_listener {
+        Some(listener) => (
+            format!(",FAULT://127.0.0.1:{}", listener.port),
+            format!(",FAULT://127.0.0.1:{}", listener.advertised_port),
+        ),
+        None => (String::new(), String::new()),
+    };
     let configuration = write_from_template(
         "kafka/server.properties",
         directory,
@@ -45,6 +52,8 @@ fn prepare_kafka(state: &State, node_id: u32, directory: &Path, data: &Path) -> 
             ("voters", voters.join(",")),
             ("port", broker.port.to_string()),
             ("controller_port", broker.controller_port.to_string()),
+            ("fault_listener", fault_listener),
+            ("fault_advertised", fault_advertised),
             ("data", text_of(data)?),
             ("replication_factor", replication_factor.to_string()),
             ("min_insync_replicas", min_insync_replicas.to_string()),

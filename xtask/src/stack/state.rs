@@ -34,7 +34,21 @@ pub struct Broker {
     pub node_id: u32,
     pub port: u16,
     pub controller_port: u16,
+    /// Absent in a stack that was made before there was one.
+    #[serde(default)]
+    pub fault_listener: Option<FaultListener>,
     pub pid: Option<u32>,
+}
+
+/// A second listener of a broker, for clients that should meet faults. Kafka's clients follow the addresses a broker
+/// advertises, so a proxy before the first listener would see their first connection only; this one advertises the
+/// address of the proxy. Nobody listens there until a test puts its proxy there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FaultListener {
+    /// Where the broker listens: the proxy's target.
+    pub port: u16,
+    /// What the broker advertises: where the proxy has to listen, and the clients' bootstrap server.
+    pub advertised_port: u16,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,6 +89,7 @@ impl State {
                         node_id,
                         port: 0,
                         controller_port: 0,
+                        fault_listener: None,
                         pid: None,
                     })
                     .collect(),
@@ -112,11 +127,15 @@ impl State {
         ensure!(self.pids.is_empty(), "a running stack keeps its ports");
         // Cassandra's nodes share their ports: each has an address of its own.
         let addresses: Vec<IpAddr> = self.cql.nodes.iter().map(|node| IpAddr::V4(node.address)).collect();
-        let mut free = ports::free(2 * self.kafka.brokers.len() + 4, &addresses)?.into_iter();
+        let mut free = ports::free(4 * self.kafka.brokers.len() + 4, &addresses)?.into_iter();
         let mut next = || free.next().context("one port per use was taken");
         for broker in &mut self.kafka.brokers {
             broker.port = next()?;
             broker.controller_port = next()?;
+            broker.fault_listener = Some(FaultListener {
+                port: next()?,
+                advertised_port: next()?,
+            });
         }
         let (port, storage_port, ssl_storage_port) = (next()?, next()?, next()?);
         for node in &mut self.cql.nodes {
@@ -167,10 +186,11 @@ impl State {
         let mut listeners = vec![self.address(node)?];
         match node {
             Node::Kafka(id) => {
-                listeners.push(SocketAddr::from((
-                    Ipv4Addr::LOCALHOST,
-                    self.broker(id)?.controller_port,
-                )));
+                let broker = self.broker(id)?;
+                let fault_port = broker.fault_listener.map(|listener| listener.port);
+                for port in [broker.controller_port].into_iter().chain(fault_port) {
+                    listeners.push(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+                }
             }
             Node::Cassandra(number) => {
                 let node = self.cql_node(number)?;
@@ -335,7 +355,7 @@ mod tests {
         let count = listeners.len();
         listeners.sort();
         listeners.dedup();
-        assert_eq!((count, listeners.len()), (9, 9));
+        assert_eq!((count, listeners.len()), (12, 12));
         assert_eq!(state.kafka.bootstrap.split(',').count(), 3);
     }
 
