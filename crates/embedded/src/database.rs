@@ -11,6 +11,7 @@ use crate::health::Health;
 use crate::lock::DirectoryLock;
 use crate::persist::PersistTick;
 use crate::table::{Batch, Table, keyspace_options};
+use crate::upkeep::Upkeep;
 use crate::{Error, Options};
 
 /// Where the engine keeps its files, inside the data directory.
@@ -36,6 +37,8 @@ pub(crate) struct Core {
     pub(crate) health: Health,
     /// Set by table commits, cleared by the sync that covers them.
     pub(crate) unsynced: AtomicBool,
+    /// What the persist thread does besides, for the log.
+    pub(crate) upkeep: Upkeep,
     _lock: DirectoryLock,
 }
 
@@ -66,6 +69,7 @@ impl Database {
             options,
             health: Health::default(),
             unsynced: AtomicBool::new(false),
+            upkeep: Upkeep::default(),
             _lock: lock,
         });
         let tick = PersistTick::start(Arc::clone(&core)).map_err(|source| Error::Io {
@@ -114,7 +118,7 @@ impl Database {
     ///
     /// May wait while the engine writes memtables out. A failure poisons the database.
     pub fn commit(&self, batch: Batch) -> Result<(), Error> {
-        self.handle.core.commit(batch)
+        self.handle.core.commit_writes("commit", batch.writes)
     }
 
     /// Makes everything committed so far durable. A failure poisons the database.
@@ -129,12 +133,13 @@ impl Database {
 }
 
 impl Core {
-    pub(crate) fn commit(&self, batch: Batch) -> Result<(), Error> {
+    /// Commits writes without a sync.
+    pub(crate) fn commit_writes(&self, operation: &'static str, writes: fjall::OwnedWriteBatch) -> Result<(), Error> {
         self.health.check()?;
-        let result = batch.writes.commit();
+        let result = writes.commit();
         // Set after the write: a sync that clears it in between has covered the write, and one too many does no harm.
         self.unsynced.store(true, Ordering::Release);
-        result.map_err(|error| self.health.poison("commit", &error))
+        result.map_err(|error| self.health.poison(operation, error))
     }
 
     pub(crate) fn persist(&self) -> Result<(), Error> {
@@ -148,7 +153,7 @@ impl Core {
         };
         self.engine
             .persist(mode)
-            .map_err(|error| self.health.poison("persist", &error))
+            .map_err(|error| self.health.poison("persist", error))
     }
 }
 

@@ -39,6 +39,28 @@ pub enum Error {
         /// The first failure.
         reason: String,
     },
+    /// Too much waits for the committer: try again when completions have come.
+    #[error("the append queue is full ({records} records, {bytes} bytes)")]
+    QueueFull {
+        /// Records that wait.
+        records: usize,
+        /// Their bytes.
+        bytes: usize,
+    },
+    /// A read begins outside the log.
+    #[error("offset {offset} of {topic} partition {partition} is outside the log ({start} to {end})")]
+    OutOfRange {
+        /// The topic's name.
+        topic: String,
+        /// The partition.
+        partition: u32,
+        /// The offset asked for.
+        offset: u64,
+        /// First offset in the log.
+        start: u64,
+        /// Offset after the last record.
+        end: u64,
+    },
     /// Stored data contradicts itself; reading on could hand out a wrong record.
     #[error("{operation}: stored data is damaged: {reason}")]
     Damaged {
@@ -61,10 +83,12 @@ impl Classify for Error {
     fn class(&self) -> ErrorClass {
         match self {
             // The holder may end; a person may free space or mend permissions; a restart heals the poison.
-            Self::Locked { .. } | Self::Io { .. } | Self::Engine { .. } | Self::Poisoned { .. } => {
-                ErrorClass::Transient
-            }
-            Self::Damaged { .. } | Self::Refused { .. } => ErrorClass::Permanent,
+            Self::Locked { .. }
+            | Self::Io { .. }
+            | Self::Engine { .. }
+            | Self::Poisoned { .. }
+            | Self::QueueFull { .. } => ErrorClass::Transient,
+            Self::OutOfRange { .. } | Self::Damaged { .. } | Self::Refused { .. } => ErrorClass::Permanent,
         }
     }
 }

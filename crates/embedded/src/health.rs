@@ -1,5 +1,6 @@
 //! Whether the database still takes writes. Goes from well to poisoned, never back.
 
+use std::fmt::Display;
 use std::sync::OnceLock;
 
 use crate::Error;
@@ -17,8 +18,8 @@ impl Health {
         }
     }
 
-    /// Records the first failure and returns the error of the poisoned state.
-    pub(crate) fn poison(&self, operation: &'static str, error: &fjall::Error) -> Error {
+    /// Records a failure, unless there was one before, and returns the error of the poisoned state.
+    pub(crate) fn poison(&self, operation: &'static str, error: impl Display) -> Error {
         let reason = self.poison.get_or_init(|| {
             let reason = format!("{operation}: {error}");
             tracing::error!(reason, "database poisoned");

@@ -14,14 +14,17 @@
 //! pages), so the only honest continuation is a restart, which reads back what is really there.
 //!
 //! - [`Database`], [`Table`], [`Batch`]: ordered key-value tables.
+//! - [`log`]: topics of partitions of records, with consumer offsets.
 
 mod database;
 mod error;
 mod health;
 mod lock;
+pub mod log;
 mod options;
 mod persist;
 mod table;
+mod upkeep;
 
 pub use database::Database;
 pub use error::Error;

@@ -1,4 +1,5 @@
-//! The persist tick: one thread that makes table batches durable in equal intervals and notices a poisoned engine.
+//! The persist tick: one thread that makes table batches durable in equal intervals, notices a poisoned engine, and does
+//! the log's upkeep.
 
 use std::io;
 use std::sync::Arc;
@@ -55,6 +56,7 @@ fn run(core: &Core, signal: &StopSignal) {
                 // The first failure was logged where it poisoned the database; from then on `healthy` tells it.
                 tracing::debug!(%error, "not persisted");
             }
+            core.upkeep.run();
         });
     }
 }
