@@ -21,7 +21,8 @@ pub enum ConsumerGroup {
 }
 
 impl ConsumerGroup {
-    /// The group's name at the broker.
+    /// The group's name, as dead letters carry it; at the broker it may have another prefix
+    /// ([`Catalogue::group_name`]).
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -86,6 +87,7 @@ pub struct TopicSpec {
 /// All topics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Catalogue {
+    prefix: String,
     epoch: LogEpoch,
     durability: Durability,
     topics: Vec<TopicSpec>,
@@ -134,6 +136,13 @@ impl Catalogue {
             durability,
             topics,
         }
+    }
+
+    /// The group's name at the broker: `tidings.router` under another prefix where that is in use.
+    #[must_use]
+    pub fn group_name(&self, group: ConsumerGroup) -> String {
+        let service = group.name().strip_prefix("tidings.").unwrap_or(group.name());
+        format!("{}.{service}", self.prefix)
     }
 
     /// The epoch that positions carry.

@@ -230,6 +230,12 @@ pub struct KafkaConfig {
     pub group_protocol: GroupProtocol,
     /// Replication the topic catalogue asks for.
     pub topic_profile: TopicProfile,
+    /// First part of the names of topics and consumer groups, so that several suites can share a broker.
+    pub topic_prefix: String,
+    /// Partitions of ingress, history, inbox and push; 0: 24 when replicated, 4 when single.
+    pub main_partitions: u32,
+    /// Partitions of trace and dlq; 0: 12 when replicated, 1 when single.
+    pub side_partitions: u32,
     /// Encryption and authentication.
     pub security_protocol: SecurityProtocol,
     /// Used with the sasl protocols.
@@ -252,6 +258,7 @@ impl Validate for KafkaConfig {
     fn validate(&self) -> Vec<String> {
         let mut problems = Vec::new();
         require_hosts(&mut problems, "kafka.bootstrap_servers", &self.bootstrap_servers);
+        require_prefix(&mut problems, "kafka.topic_prefix", &self.topic_prefix);
         require_positive(
             &mut problems,
             "kafka.session_timeout_ms",
@@ -342,6 +349,8 @@ impl Validate for CqlConfig {
 pub struct RedisConfig {
     /// `redis://[user:password@]host:port/db`; may hold a password and is hidden in `Debug`.
     pub url: String,
+    /// First part of every key, so that several suites can share a server.
+    pub key_prefix: String,
     /// For one connection.
     #[serde(rename = "connect_timeout_ms", with = "duration::millis")]
     pub connect_timeout: Duration,
@@ -354,6 +363,7 @@ impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisConfig")
             .field("url", &redact_url(&self.url))
+            .field("key_prefix", &self.key_prefix)
             .field("connect_timeout", &self.connect_timeout)
             .field("response_timeout", &self.response_timeout)
             .finish()
@@ -372,6 +382,7 @@ impl Validate for RedisConfig {
                 redact_url(&self.url)
             ));
         }
+        require_prefix(&mut problems, "redis.key_prefix", &self.key_prefix);
         require_positive(
             &mut problems,
             "redis.connect_timeout_ms",
@@ -389,6 +400,14 @@ impl Validate for RedisConfig {
 fn require_positive(problems: &mut Vec<String>, key: &str, value: u128) {
     if value == 0 {
         problems.push(format!("{key} must be larger than 0"));
+    }
+}
+
+/// Prefixes stand in names of topics, groups and keys.
+fn require_prefix(problems: &mut Vec<String>, key: &str, prefix: &str) {
+    let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if !(1..=64).contains(&prefix.len()) || !prefix.bytes().all(valid) {
+        problems.push(format!("{key} must be 1 to 64 of [A-Za-z0-9._-], got `{prefix}`"));
     }
 }
 

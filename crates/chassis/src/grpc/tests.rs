@@ -70,7 +70,11 @@ async fn call(channel: &Channel) -> Result<String, Status> {
         .header("te", "trailers")
         .body(Body::empty())
         .unwrap();
-    let response = channel.clone().oneshot(request).await.map_err(|error| Status::from_error(error.into()))?;
+    let response = channel
+        .clone()
+        .oneshot(request)
+        .await
+        .map_err(|error| Status::from_error(error.into()))?;
     match Status::from_header_map(response.headers()) {
         Some(status) if status.code() != Code::Ok => Err(status),
         _ => Ok(response.headers()["x-name"].to_str().unwrap().to_owned()),
