@@ -132,6 +132,7 @@ impl Catalogue {
             .map(|topic| spec(prefix, topic, epoch, durability, counts))
             .collect();
         Self {
+            prefix: prefix.to_owned(),
             epoch,
             durability,
             topics,
