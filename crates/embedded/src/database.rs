@@ -1,6 +1,7 @@
 //! The database: open, tables, commit, persist.
 
 use std::fs;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +17,12 @@ use crate::{Error, Options};
 
 /// Where the engine keeps its files, inside the data directory.
 const ENGINE_DIRECTORY: &str = "database";
+
+/// A million batches a second for 35,000 years.
+const MAX_PLAUSIBLE_SEQNO: u64 = 1 << 60;
+
+const OPEN: &str = "open database";
+const DAMAGE_REMEDY: &str = "restore the directory from a backup, or move it away to start empty";
 
 /// The open database. Clones are handles; it closes, with a last persist, when the last handle, table and log is dropped.
 #[derive(Clone)]
@@ -49,7 +56,7 @@ impl Database {
     /// [`Error::Damaged`], if the damage shows (see the crash tests for what that covers).
     pub fn open(path: &Path, options: Options) -> Result<Self, Error> {
         options.check().map_err(|reason| Error::Refused {
-            operation: "open database",
+            operation: OPEN,
             reason,
         })?;
         fs::create_dir_all(path).map_err(|source| Error::Io {
@@ -58,12 +65,7 @@ impl Database {
             source,
         })?;
         let lock = DirectoryLock::acquire(path)?;
-        let engine = fjall::Database::builder(path.join(ENGINE_DIRECTORY))
-            .cache_size(options.block_cache_bytes)
-            .max_journaling_size(options.max_journaling_bytes)
-            .worker_threads(options.worker_threads)
-            .open()
-            .map_err(|error| open_error(path, error))?;
+        let engine = open_engine(path, &options)?;
         let core = Arc::new(Core {
             engine,
             options,
@@ -157,14 +159,55 @@ impl Core {
     }
 }
 
+fn open_engine(path: &Path, options: &Options) -> Result<fjall::Database, Error> {
+    let builder = fjall::Database::builder(path.join(ENGINE_DIRECTORY))
+        .cache_size(options.block_cache_bytes)
+        .max_journaling_size(options.max_journaling_bytes)
+        .worker_threads(options.worker_threads);
+    // On some damaged bytes the engine panics instead of failing. Nothing of it is left when it does: it builds itself
+    // from the files alone, and what it had built is dropped on the way here.
+    match panic::catch_unwind(AssertUnwindSafe(|| builder.open())) {
+        // No database gets there by writing: a batch's number in the journal, which no checksum covers, is damaged. The
+        // engine would panic at a later write.
+        Ok(Ok(engine)) if engine.seqno() > MAX_PLAUSIBLE_SEQNO => Err(Error::Damaged {
+            operation: OPEN,
+            reason: format!(
+                "the journal in {} names a sequence number of {}; {DAMAGE_REMEDY}",
+                path.display(),
+                engine.seqno()
+            ),
+        }),
+        Ok(Ok(engine)) => Ok(engine),
+        Ok(Err(error)) => Err(open_error(path, error)),
+        Err(_) => Err(Error::Damaged {
+            operation: OPEN,
+            reason: format!(
+                "the engine panicked on the files in {}; {DAMAGE_REMEDY}",
+                path.display()
+            ),
+        }),
+    }
+}
+
 fn open_error(path: &Path, error: fjall::Error) -> Error {
-    const OPERATION: &str = "open database";
     if let fjall::Error::Io(source) = error {
         return Error::Io {
-            operation: OPERATION,
+            operation: OPEN,
             path: path.to_path_buf(),
             source,
         };
     }
-    Error::engine(OPERATION, &error)
+    match Error::engine(OPEN, &error) {
+        Error::Damaged { operation, reason } => Error::Damaged {
+            operation,
+            reason: format!("{reason} in {}; {DAMAGE_REMEDY}", path.display()),
+        },
+        error @ (Error::Locked { .. }
+        | Error::Io { .. }
+        | Error::Engine { .. }
+        | Error::Poisoned { .. }
+        | Error::QueueFull { .. }
+        | Error::OutOfRange { .. }
+        | Error::Refused { .. }) => error,
+    }
 }

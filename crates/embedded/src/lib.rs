@@ -13,6 +13,10 @@
 //! [`Database::healthy`] says why. After a failed fsync nobody knows what reached the disk (the kernel may drop the dirty
 //! pages), so the only honest continuation is a restart, which reads back what is really there.
 //!
+//! **Damage.** A journal with a torn tail opens with the whole batches before it. Flipped bits in the journal are refused or
+//! cut off with everything behind them; `tests/breakage/torn_journal.rs` has the cases, and the one that no checksum
+//! covers. Readers of the log check that offsets are contiguous, so a lost record is an error and never a silent gap.
+//!
 //! - [`Database`], [`Table`], [`Batch`]: ordered key-value tables.
 //! - [`log`]: topics of partitions of records, with consumer offsets.
 

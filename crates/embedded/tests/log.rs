@@ -364,6 +364,31 @@ fn the_persist_thread_trims_by_itself() {
 }
 
 #[test]
+fn a_panicking_completion_leaves_nobody_waiting() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let log = open(dir.path(), &TestClock::default());
+    let (held, hold) = mpsc::channel::<()>();
+    log.append(
+        1,
+        0,
+        record("a"),
+        Box::new(move |_| {
+            hold.recv_timeout(WAIT).expect("released");
+            panic!("a completion that panics, on purpose");
+        }),
+    )
+    .expect("queued");
+    let (tx, rx) = mpsc::channel();
+    let send = Box::new(move |result| tx.send(result).expect("the test waits"));
+    log.append(1, 0, record("b"), send).expect("queued");
+    held.send(()).expect("the completion waits");
+    let result: Result<Appended, Error> = rx.recv_timeout(WAIT).expect("completes");
+    assert!(matches!(result, Err(Error::Poisoned { .. })), "{result:?}");
+    assert!(matches!(append(&log, 1, 0, "c"), Err(Error::Poisoned { .. })));
+    log.healthy().expect_err("poisoned");
+}
+
+#[test]
 fn one_log_per_database_and_topics_keep_their_shape() {
     let dir = tempfile::tempdir().expect("temp dir");
     let clock = TestClock::default();

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -66,13 +67,14 @@ impl Drop for Committer {
     }
 }
 
-/// Poisons the database if the committer panics, so that nobody waits for a thread that is gone.
+/// Poisons the database and answers everybody if the committer panics, so that nobody waits for a thread that is gone.
 struct PoisonOnPanic<'a>(&'a Shared);
 
 impl Drop for PoisonOnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.0.core.health.poison("commit to the log", "the committer panicked");
+            self.0.fail_waiting();
         }
     }
 }
@@ -138,8 +140,17 @@ fn commit(shared: &Shared, heads: &mut Heads, batch: Vec<Pending>) {
     for place in grown.into_values() {
         shared.topics.topic(place).announce();
     }
-    for (completion, appended) in waiting {
-        completion(Ok(appended));
+    let mut waiting = waiting.into_iter();
+    let answered = panic::catch_unwind(AssertUnwindSafe(|| {
+        for (completion, appended) in waiting.by_ref() {
+            completion(Ok(appended));
+        }
+    }));
+    if let Err(panic) = answered {
+        // The records behind the one whose completion panicked are written, but who waits for them must not wait on.
+        shared.core.health.poison("commit to the log", "a completion panicked");
+        fail(waiting.map(|(completion, _)| completion), &shared.core.health);
+        panic::resume_unwind(panic);
     }
 }
 

@@ -39,6 +39,7 @@ struct State {
     records: VecDeque<Pending>,
     bytes: usize,
     closed: bool,
+    failed: bool,
 }
 
 impl Queue {
@@ -53,6 +54,12 @@ impl Queue {
     pub(super) fn push(&self, place: Place, record: EncodedRecord, completion: Completion) -> Result<(), Error> {
         let size = record.size();
         let mut state = self.state.lock();
+        if state.failed {
+            // Whoever failed the queue has answered what was in it, and nobody would answer this one.
+            return Err(Error::Poisoned {
+                reason: "the committer has ended".to_owned(),
+            });
+        }
         // One record of any size fits into an empty queue.
         let full = state.records.len() >= self.limits.queue_records
             || (state.bytes > 0 && state.bytes + size > self.limits.queue_bytes);
@@ -95,10 +102,11 @@ impl Queue {
         Some(state.records.drain(..count).collect())
     }
 
-    /// Takes everything at once; for the poisoned log.
-    pub(super) fn take_all(&self) -> VecDeque<Pending> {
+    /// Takes everything, and refuses all that comes from now on; for the poisoned log.
+    pub(super) fn fail(&self) -> VecDeque<Pending> {
         let mut state = self.state.lock();
         state.bytes = 0;
+        state.failed = true;
         std::mem::take(&mut state.records)
     }
 

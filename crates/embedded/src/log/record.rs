@@ -189,9 +189,9 @@ mod tests {
         }
 
         #[test]
-        fn a_cut_record_is_refused(parts in parts(), cut in 0_usize..400) {
+        fn a_cut_record_is_refused(parts in parts(), cut: proptest::sample::Index) {
             let stored = encode(&parts).stamped(1);
-            prop_assume!(cut < stored.len());
+            let cut = cut.index(stored.len());
             prop_assert!(decode(0, Bytes::from(stored[..cut].to_vec())).is_err());
         }
     }

@@ -161,13 +161,13 @@ impl Shared {
 
     /// Answers everybody who waits, if the database is poisoned. The committer does this too, unless the engine keeps it
     /// waiting: writers wait for memtables to be written out, which never ends when the threads that do so have failed.
-    fn fail_waiting(&self) {
+    pub(super) fn fail_waiting(&self) {
         let committing = std::mem::take(&mut *self.committing.lock());
         committer::fail(
             committing.into_iter().map(|(completion, _)| completion),
             &self.core.health,
         );
-        let queued = self.queue.take_all();
+        let queued = self.queue.fail();
         committer::fail(queued.into_iter().map(|pending| pending.completion), &self.core.health);
     }
 }
