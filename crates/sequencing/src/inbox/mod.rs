@@ -1,0 +1,1 @@
+//! Stage 2: the fold of one `inbox` partition.
