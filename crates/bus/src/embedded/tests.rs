@@ -97,10 +97,11 @@ fn started(bus: &EmbeddedBus) -> Box<dyn Source> {
 }
 
 fn poll_records(source: &mut dyn Source) -> Vec<LogRecord> {
-    match source.poll(WAIT) {
-        SourceEvent::Records(records) => records,
-        other => panic!("no records: {other:?}"),
-    }
+    let event = source.poll(WAIT);
+    let SourceEvent::Records(records) = event else {
+        panic!("no records: {event:?}")
+    };
+    records
 }
 
 fn values(records: &[LogRecord]) -> Vec<&str> {
