@@ -3,7 +3,7 @@
 use tidings_resilience::{Classify, ErrorClass};
 
 /// What can go wrong in a store.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The store did not answer, refused for now, or the outcome of a write is not known: repeat the call.
     #[error("{operation}: store unavailable: {reason}")]

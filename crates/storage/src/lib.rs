@@ -8,6 +8,8 @@
 //! whose outcome is not known (sequencing.md section 2). Registers carry a monotone write timestamp: a late, repeated
 //! or zombie write never lowers one. A call that returns `Ok` is durable (quorum, or the journal of the embedded store).
 
+#[cfg(any(feature = "cql", feature = "embedded"))]
+mod codec;
 #[cfg(feature = "cql")]
 pub mod cql;
 #[cfg(feature = "embedded")]

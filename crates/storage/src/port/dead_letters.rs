@@ -38,7 +38,9 @@ impl DeadLetterState {
     /// The state of this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::New, Self::Replaying, Self::Resolved, Self::Parked, Self::Dropped].into_iter().find(|s| s.name() == name)
+        [Self::New, Self::Replaying, Self::Resolved, Self::Parked, Self::Dropped]
+            .into_iter()
+            .find(|s| s.name() == name)
     }
 }
 
@@ -92,10 +94,20 @@ pub struct DeadLetterFilter {
     pub after_id: Option<String>,
 }
 
+impl DeadLetterFilter {
+    /// Whether a dead letter of this class, topic and state passes; `after_id` is the reader's to apply.
+    #[must_use]
+    pub fn admits(&self, error_class: &str, topic: Topic, state: DeadLetterState) -> bool {
+        self.error_class.as_deref().is_none_or(|wanted| wanted == error_class)
+            && self.topic.is_none_or(|wanted| wanted == topic)
+            && self.state.is_none_or(|wanted| wanted == state)
+    }
+}
+
 /// Store of dead letters.
 #[async_trait]
 pub trait DeadLetterStore: Send + Sync + 'static {
-    /// Takes entries in: an id that is already there keeps its state (idempotent by origin position).
+    /// Takes entries in: an entry that is already there stays as it is, state included (idempotent by origin position).
     /// Result i is that of row i: true if it was new.
     async fn take_in(&self, rows: &[DeadLetterRow]) -> Vec<Result<bool, Error>>;
 

@@ -51,10 +51,7 @@ pub trait InboxStore: Send + Sync + 'static {
     async fn device_registers(&self, devices: &[(Uid, DeviceId)]) -> Result<Vec<Option<DeviceRegister>>, Error>;
 
     /// `user_conv` registers.
-    async fn user_conv_registers(
-        &self,
-        convs: &[(Uid, Conversation)],
-    ) -> Result<Vec<Option<UserConvRegister>>, Error>;
+    async fn user_conv_registers(&self, convs: &[(Uid, Conversation)]) -> Result<Vec<Option<UserConvRegister>>, Error>;
 
     /// First inbox position at which a copy of each dead letter was folded (seq:I2).
     async fn dlq_intents(&self, partition: u32, ids: &[String]) -> Result<Vec<Option<Position>>, Error>;

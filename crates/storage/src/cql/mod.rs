@@ -1,0 +1,1 @@
+//! The stores on ScyllaDB or Apache Cassandra 5.

@@ -1,0 +1,1 @@
+//! Routes and the hot window on Redis.
