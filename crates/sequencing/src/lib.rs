@@ -47,6 +47,7 @@
 //! | I5, I8a/I8b order of writes | the service and the store |
 
 mod chain;
+mod first_seen;
 mod guard;
 pub mod inbox;
 mod params;

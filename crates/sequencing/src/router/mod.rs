@@ -9,7 +9,7 @@ mod outputs;
 mod start;
 mod window;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use tidings_domain::clock::Millis;
 use tidings_domain::state::{ConvHead, Intent, MemberInterval, Outcome, RejectReason};
@@ -17,6 +17,7 @@ use tidings_domain::{Conversation, DedupKey, DedupKeyHash, LogEpoch, SourceParti
 use tidings_proto::record::Ingress;
 
 use crate::chain::Chain;
+use crate::first_seen::FirstSeen;
 use crate::guard;
 use crate::params::{FOLD_VERSION, Params};
 use crate::record::{LogEntry, Output, RejectCause, Resolved, Undecodable};
@@ -372,35 +373,42 @@ impl RouterFold {
 
     /// R2: heads of the conversations touched first, then their members, only then intents.
     fn wanted(&self, batch: &Batch) -> Option<Reads> {
+        let records = || {
+            batch
+                .records
+                .iter()
+                .filter_map(|p| Some((p.offset, p.record.as_ref().ok()?)))
+        };
         let mut heads = FirstSeen::default();
         let mut members = FirstSeen::default();
-        for record in batch.records.iter().filter_map(|r| r.record.as_ref().ok()) {
+        for (_, record) in records() {
             let conversation = &record.ingress.conversation;
             match self.conversations.get(conversation) {
-                None => heads.add(conversation),
+                None => {
+                    heads.add(conversation.clone());
+                }
                 Some(ConvState {
                     members: Members::Group(None),
                     ..
-                }) => members.add(conversation),
+                }) => {
+                    members.add(conversation.clone());
+                }
                 Some(_) => {}
             }
         }
-        if !heads.list.is_empty() {
-            return Some(Reads::ConvHeads(heads.list));
+        if let Some(heads) = heads.into_list() {
+            return Some(Reads::ConvHeads(heads));
         }
-        if !members.list.is_empty() {
-            return Some(Reads::Members(members.list));
+        if let Some(members) = members.into_list() {
+            return Some(Reads::Members(members));
         }
         let mut intents = FirstSeen::default();
-        for prepared in &batch.records {
-            if let Ok(record) = &prepared.record
-                && !batch.intents.contains_key(&record.hash)
-                && self.must_read_intent(prepared.offset, record)
-            {
-                intents.add(&record.key);
+        for (offset, record) in records() {
+            if !batch.intents.contains_key(&record.hash) && self.must_read_intent(offset, record) {
+                intents.add(record.key.clone());
             }
         }
-        (!intents.list.is_empty()).then_some(Reads::Intents(intents.list))
+        intents.into_list().map(Reads::Intents)
     }
 
     /// R3: the window does not know the key, and either the conversation is ahead of the record, or the id is old enough
@@ -534,29 +542,5 @@ impl RouterFold {
             },
         ));
         Ok(())
-    }
-}
-
-/// A list without repetitions, in the order of first appearance.
-#[derive(Debug)]
-struct FirstSeen<'a, T> {
-    seen: HashSet<&'a T>,
-    list: Vec<T>,
-}
-
-impl<T> Default for FirstSeen<'_, T> {
-    fn default() -> Self {
-        Self {
-            seen: HashSet::new(),
-            list: Vec::new(),
-        }
-    }
-}
-
-impl<'a, T: std::hash::Hash + Eq + Clone> FirstSeen<'a, T> {
-    fn add(&mut self, item: &'a T) {
-        if self.seen.insert(item) {
-            self.list.push(item.clone());
-        }
     }
 }
