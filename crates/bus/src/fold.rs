@@ -56,6 +56,9 @@ pub trait Emitter: Send {
     /// Sends a record that cannot be decoded to `dlq`; counted like every output.
     async fn dead_letter(&mut self, record: &LogRecord, rejection: &Rejection) -> Result<(), FoldError>;
 
+    /// Sends `Resolved` for a replayed dead letter that was folded to its end; counted like every output.
+    async fn resolved(&mut self, record: &LogRecord) -> Result<(), FoldError>;
+
     /// Waits until everything emitted so far is acknowledged in order.
     async fn settled(&mut self) -> Result<(), FoldError>;
 }
