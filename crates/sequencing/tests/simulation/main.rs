@@ -5,9 +5,11 @@
 
 mod clients;
 mod cost;
-mod directed;
+mod inbox_rules;
 mod owners;
+mod records;
 mod reference;
+mod router_rules;
 mod store;
 mod tape;
 mod world;
@@ -269,8 +271,7 @@ fn simulate(tape: Tape, faults: bool) -> Counts {
     simulation.check();
     simulation.refold();
     simulation.check();
-    let counts = simulation.world.borrow().reference.counts;
-    counts
+    simulation.world.borrow().reference.counts
 }
 
 /// Without faults there is no re-emission and no gap: the folds agree with the naive fold record by record.
