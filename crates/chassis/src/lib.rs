@@ -41,6 +41,7 @@
 pub mod admin;
 pub mod cli;
 pub mod config;
+pub mod consume;
 pub mod folding;
 pub mod grpc;
 pub mod limits;
