@@ -353,3 +353,37 @@ fn seq_i6_a_push_names_every_row_of_its_record() {
     assert_eq!(push.event, plan.rows[0].1.event);
     assert_eq!((plan.pushes[0].topic, plan.pushes[0].partition), (Topic::Push, 0));
 }
+
+#[test]
+fn seq_i9_a_user_leaves_memory_only_after_a_checkpoint_issued_after_its_last_record() {
+    let mut params = one_partition();
+    params.kept_states = 0;
+    let mut fold = InboxFold::new(params, EPOCH, 0, None).expect("this version");
+    let mut store = Store::default();
+    let batch = [
+        appended(0, (1, None), &["a"], "d:a:b", 1),
+        appended(1, (2, Some(1)), &["b"], "d:a:b", 1),
+        appended(2, (3, Some(2)), &["c"], "d:a:c", 1),
+    ];
+    drive(&mut fold, &mut store, &batch).expect("decided");
+    fold.checkpoint().expect("folded");
+    // While it is in flight: a new row for one user, only a report for another.
+    let later = [
+        appended(3, (4, Some(3)), &["a"], "d:a:b", 2),
+        device_state(4, state("b", 1, &[], &[])),
+    ];
+    drive(&mut fold, &mut store, &later).expect("decided");
+    fold.checkpoint_committed();
+    assert_eq!(fold.users_len(), 2, "only c is covered");
+    let next = fold.checkpoint().expect("folded");
+    assert_eq!(
+        next.heads
+            .iter()
+            .map(|(uid, head)| (uid.as_str(), head.seq))
+            .collect::<Vec<_>>(),
+        [("a", 2)]
+    );
+    assert_eq!((next.user_convs.len(), next.devices.len()), (1, 1));
+    fold.checkpoint_committed();
+    assert_eq!(fold.users_len(), 0);
+}

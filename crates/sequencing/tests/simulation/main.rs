@@ -328,7 +328,7 @@ fn seeded_schedules_with_faults_hold() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 2_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// As above, with schedules that shrink.
     #[test]

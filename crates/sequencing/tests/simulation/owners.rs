@@ -1,5 +1,6 @@
 //! The services' half: drives the folds as a service must, one step at a time. Between any two steps another owner may
-//! run, a write may land, or the process may die.
+//! run, a write may land, or the process may die. The next batch is read while the writes of the last are in flight: the
+//! folds only ask that they are acknowledged before the next `decide`.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -104,6 +105,7 @@ pub(crate) async fn router(world: Shared, run: usize, p: u32) -> Result<(), End>
                 step().await;
                 fold.load(answers)?;
             }
+            written(&world, run).await?;
             let plan = fold.decide(&batch)?;
             let dead = plan
                 .rejects
@@ -117,12 +119,12 @@ pub(crate) async fn router(world: Shared, run: usize, p: u32) -> Result<(), End>
                 w.emit(run, plan.outputs);
                 w.dead_letter(run, dead);
             }
-            written(&world, run).await?;
         }
         if checkpoint_due(&world, batch.is_empty())
             && fold.next_offset() > committed
             && let Some(checkpoint) = fold.checkpoint()
         {
+            written(&world, run).await?;
             let metadata = checkpoint.metadata().to_string();
             let heads = checkpoint
                 .conv_heads
@@ -150,6 +152,7 @@ pub(crate) async fn inbox(world: Shared, run: usize, q: u32) -> Result<(), End> 
     let params = world.borrow().params;
     let mut fold = InboxFold::new(params, EPOCH, q, read.map(|(checkpoint, _)| checkpoint))?;
     let mut committed = fold.next_offset();
+    let mut pushes = Vec::new();
     loop {
         until(&world, run, |_| true).await?;
         let batch = batch(&world, |w| &w.inbox[q as usize], fold.next_offset());
@@ -164,6 +167,8 @@ pub(crate) async fn inbox(world: Shared, run: usize, q: u32) -> Result<(), End> 
                 step().await;
                 fold.load(answers)?;
             }
+            written(&world, run).await?;
+            world.borrow_mut().emit(run, std::mem::take(&mut pushes));
             let plan = fold.decide(&batch)?;
             let dead = plan.rejects.iter().map(|r| format!("inbox/{q}/{}", r.offset)).collect();
             {
@@ -174,13 +179,14 @@ pub(crate) async fn inbox(world: Shared, run: usize, q: u32) -> Result<(), End> 
                 w.emit(run, plan.receipts);
                 w.dead_letter(run, dead);
             }
-            written(&world, run).await?;
-            world.borrow_mut().emit(run, plan.pushes);
+            pushes = plan.pushes;
         }
         if checkpoint_due(&world, batch.is_empty())
             && fold.next_offset() > committed
             && let Some(checkpoint) = fold.checkpoint()
         {
+            written(&world, run).await?;
+            world.borrow_mut().emit(run, std::mem::take(&mut pushes));
             settled(&world, run).await?;
             let devices = checkpoint.devices.into_iter();
             let convs = checkpoint.user_convs.into_iter();

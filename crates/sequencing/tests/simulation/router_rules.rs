@@ -290,3 +290,38 @@ fn a_batch_below_the_position_or_out_of_order_stops() {
         Err(Stop::NotRead { offset: 5, .. })
     ));
 }
+
+#[test]
+fn seq_r10_a_conversation_leaves_memory_only_after_a_checkpoint_issued_after_its_last_record() {
+    let mut params = one_partition();
+    params.kept_states = 0;
+    let mut fold = RouterFold::new(params, 0, Start::at_log_start(0), NOW);
+    let mut store = Store::default();
+    let messages = [
+        send("d:a:b", "a", 1, 500, "x"),
+        send("d:a:c", "a", 2, 500, "x"),
+        send("d:a:b", "a", 3, 500, "x"),
+    ];
+    drive(
+        &mut fold,
+        &mut store,
+        &[record(0, &messages[0]), record(1, &messages[1])],
+    )
+    .expect("decided");
+    let in_flight = fold.checkpoint().expect("folded");
+    drive(&mut fold, &mut store, &[record(2, &messages[2])]).expect("decided");
+    for (conversation, head) in in_flight.conv_heads {
+        store.apply(Write::ConvHead(conversation, head));
+    }
+    fold.checkpoint_committed();
+    assert_eq!(
+        fold.conversations_len(),
+        1,
+        "d:a:b has a record that no checkpoint covers"
+    );
+    let next = fold.checkpoint().expect("folded");
+    assert_eq!(next.conv_heads.len(), 1);
+    assert_eq!((next.conv_heads[0].1.head, next.next_offset), (2, 3));
+    fold.checkpoint_committed();
+    assert_eq!(fold.conversations_len(), 0);
+}
