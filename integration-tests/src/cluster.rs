@@ -117,7 +117,7 @@ impl Cluster {
             ports.insert(part, taken);
         }
         let mut cluster = Self {
-            env: shared_env(&stack, &name, &ports),
+            env: shared_env(&stack, &name),
             name,
             stack: Arc::new(Mutex::new(stack)),
             ports,
@@ -130,9 +130,7 @@ impl Cluster {
             let spec = cluster.spec(part, &options)?;
             cluster.processes.insert(part, Process::start(spec)?);
         }
-        for process in cluster.processes.values_mut() {
-            process.wait_ready().await?;
-        }
+        cluster.wait_ready().await?;
         Ok(cluster)
     }
 
@@ -212,8 +210,8 @@ impl Cluster {
             "TIDINGS__INTERNAL__ADVERTISE_ADDR",
             loopback(ports.internal).to_string(),
         );
-        if let Part::Gateway(_) = part {
-            set("TIDINGS__GATEWAY__LISTEN", loopback(ports.public).to_string());
+        for (name, value) in own_env(part, &self.ports) {
+            set(name, value);
         }
         for (_, name, value) in options.env.iter().filter(|(of, _, _)| *of == part) {
             set(name, value.clone());
@@ -250,10 +248,15 @@ impl System for Cluster {
         self.process(part)?.kill()
     }
 
-    async fn restart(&mut self, part: Part) -> Result<()> {
-        let process = self.process(part)?;
-        process.start_again()?;
-        process.wait_ready().await
+    fn start_again(&mut self, part: Part) -> Result<()> {
+        self.process(part)?.start_again()
+    }
+
+    async fn wait_ready(&mut self) -> Result<()> {
+        for process in self.processes.values_mut() {
+            process.wait_ready().await?;
+        }
+        Ok(())
     }
 
     async fn dead_letters(&self) -> Result<Vec<serde_json::Value>> {
@@ -285,14 +288,8 @@ fn loopback(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }
 
-fn shared_env(stack: &Stack, name: &str, ports: &BTreeMap<Part, Ports>) -> Vec<(String, String)> {
-    let internal = |wanted: fn(Part) -> bool| {
-        let addresses = ports.iter().filter(|(part, _)| wanted(**part));
-        let addresses: Vec<String> = addresses
-            .map(|(_, ports)| loopback(ports.internal).to_string())
-            .collect();
-        addresses.join(",")
-    };
+/// What every part and the command line tool are told.
+fn shared_env(stack: &Stack, name: &str) -> Vec<(String, String)> {
     let mut env: Vec<(String, String)> = stack.env().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
     let own = [
         ("TIDINGS__LOG__FORMAT", "pretty".to_owned()),
@@ -301,20 +298,39 @@ fn shared_env(stack: &Stack, name: &str, ports: &BTreeMap<Part, Ports>) -> Vec<(
         ("TIDINGS__CQL__KEYSPACE", name.to_owned()),
         ("TIDINGS__REDIS__KEY_PREFIX", name.to_owned()),
         ("TIDINGS__INTERNAL__SHARED_TOKEN", INTERNAL_TOKEN.to_owned()),
-        ("TIDINGS__GATEWAY__HS256_SECRET", SECRET.to_owned()),
-        (
-            "TIDINGS__GATEWAY__OFFLINE_INBOX",
-            internal(|part| part == Part::OfflineInbox),
-        ),
-        (
-            "TIDINGS__GATEWAY__STORAGE_CONSUMER",
-            internal(|part| part == Part::StorageConsumer),
-        ),
-        (
-            "TIDINGS__PUSH_FANOUT__GATEWAYS",
-            internal(|part| matches!(part, Part::Gateway(_))),
-        ),
     ];
     env.extend(own.map(|(name, value)| (name.to_owned(), value)));
     env
+}
+
+/// What one part alone is told: a service refuses settings it does not have.
+fn own_env(part: Part, ports: &BTreeMap<Part, Ports>) -> Vec<(&'static str, String)> {
+    let internal = |wanted: fn(Part) -> bool| {
+        let addresses = ports.iter().filter(|(part, _)| wanted(**part));
+        let addresses: Vec<String> = addresses
+            .map(|(_, ports)| loopback(ports.internal).to_string())
+            .collect();
+        addresses.join(",")
+    };
+    match part {
+        Part::Gateway(_) => vec![
+            ("TIDINGS__GATEWAY__LISTEN", loopback(ports[&part].public).to_string()),
+            ("TIDINGS__GATEWAY__HS256_SECRET", SECRET.to_owned()),
+            ("TIDINGS__GATEWAY__INBOX", internal(|part| part == Part::OfflineInbox)),
+            (
+                "TIDINGS__GATEWAY__HISTORY",
+                internal(|part| part == Part::StorageConsumer),
+            ),
+            // After a lost push a device learns of it by the heads: tests do not wait for half a minute.
+            ("TIDINGS__GATEWAY__HEADS_INTERVAL_MS", "2000".to_owned()),
+            ("TIDINGS__GATEWAY__RECONNECT_SPREAD_MS", "1000".to_owned()),
+        ],
+        Part::PushFanout => vec![(
+            "TIDINGS__PUSH_FANOUT__GATEWAYS",
+            internal(|part| matches!(part, Part::Gateway(_))),
+        )],
+        Part::Router | Part::StorageConsumer | Part::OfflineInbox | Part::DeadLetterCompensator | Part::Dev => {
+            Vec::new()
+        }
+    }
 }

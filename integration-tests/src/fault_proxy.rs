@@ -27,6 +27,8 @@ use tokio_util::sync::CancellationToken;
 const CHUNK_BYTES: usize = 16 * 1024;
 /// Chunks on the way in one direction; then reading stops, as on a real network with full buffers.
 const CHUNKS_ON_THE_WAY: usize = 4_096;
+/// Tests that need one certain address follow each other.
+const ADDRESS_DEADLINE: Duration = Duration::from_secs(300);
 /// For the connection to the target.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -97,11 +99,9 @@ impl FaultProxy {
     /// A proxy to `target` at a given address, such as the one a broker advertises for it. Another test may just be
     /// about to leave that address, so it is waited for.
     pub async fn listen(address: SocketAddr, target: SocketAddr) -> Result<Self> {
-        let listener = crate::wait::until(
-            &format!("{address} to be free"),
-            Duration::from_secs(60),
-            || async move { Ok(Some(TcpListener::bind(address).await?)) },
-        )
+        let listener = crate::wait::until(&format!("{address} to be free"), ADDRESS_DEADLINE, || async move {
+            Ok(Some(TcpListener::bind(address).await?))
+        })
         .await?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {

@@ -10,6 +10,7 @@
 //! also when the test panics or is killed; all randomness comes from a seed that is printed.
 
 pub mod cluster;
+pub mod dev;
 
 pub mod fault_proxy;
 pub mod http;

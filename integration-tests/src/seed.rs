@@ -2,8 +2,8 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use rand::SeedableRng;
 use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 
 /// Sets the seed of a run, to repeat one that failed.
 pub const VARIABLE: &str = "TIDINGS_TEST_SEED";
@@ -22,4 +22,9 @@ pub fn generator(test: &str) -> StdRng {
 pub fn run_name() -> String {
     let random = RandomState::new().hash_one(std::process::id());
     format!("t{:08x}", random & 0xffff_ffff)
+}
+
+/// A second generator that hangs on the first one's seed, for what runs at the same time.
+pub fn fork(rng: &mut StdRng) -> StdRng {
+    StdRng::seed_from_u64(rng.next_u64())
 }

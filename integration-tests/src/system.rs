@@ -69,8 +69,11 @@ pub trait System: Send + Sync {
     /// Kills a part (KILL).
     fn kill(&mut self, part: Part) -> Result<()>;
 
-    /// Starts a killed part again, with the ports and configuration it had; returns when it is ready.
-    async fn restart(&mut self, part: Part) -> Result<()>;
+    /// Starts a killed part again, with the ports and configuration it had.
+    fn start_again(&mut self, part: Part) -> Result<()>;
+
+    /// Waits until every part is ready; an error if one has ended by itself.
+    async fn wait_ready(&mut self) -> Result<()>;
 
     /// What `tidings dlq ls` shows, one JSON object per entry.
     async fn dead_letters(&self) -> Result<Vec<serde_json::Value>>;

@@ -14,6 +14,7 @@ pub mod reader;
 pub mod session;
 pub mod stream;
 pub mod swarm;
+pub mod user;
 
 pub use client::{Client, ClientOptions};
 pub use reader::gather_evidence;

@@ -51,6 +51,9 @@ pub struct Swarm {
 /// From the first client's start until all are connected, per client.
 const CONNECT_DEADLINE_PER_CLIENT: Duration = Duration::from_millis(200);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(60);
+/// Nothing new for this long is rest; a lost push is found by the heads, which come more often.
+const QUIET: Duration = Duration::from_secs(8);
+const REST_DEADLINE: Duration = Duration::from_secs(60);
 
 impl Swarm {
     /// Starts all clients and waits until each has had a session: from then on each is entitled to what is sent.
@@ -150,10 +153,36 @@ impl Swarm {
         })
     }
 
+    /// Waits until no device learns anything any more (receipts come after the messages) and all devices of a user
+    /// stand at the same number.
+    pub async fn rest(&self) -> Result<()> {
+        let mut last = 0;
+        let mut quiet_since = Instant::now();
+        wait::until("the devices to come to rest", REST_DEADLINE, || {
+            let sum: u64 = self.clients().map(Client::cursor).sum();
+            if sum != last {
+                last = sum;
+                quiet_since = Instant::now();
+            }
+            let is_level = self.clients.iter().all(|devices| {
+                let mut cursors = devices.iter().map(Client::cursor);
+                let first = cursors.next();
+                cursors.all(|cursor| Some(cursor) == first)
+            });
+            let is_quiet = quiet_since.elapsed() >= QUIET;
+            async move { Ok((is_quiet && is_level).then_some(())) }
+        })
+        .await
+    }
+
     /// Lets the run come to rest, reads what the servers hold and judges all of it. A run that does not come to rest
     /// is judged, too: then the report says what is missing where.
     pub async fn judge(&self, system: &dyn System, deadline: Duration) -> Result<Report> {
-        let rest = self.settle(deadline).await;
+        let settled = self.settle(deadline).await;
+        let rest = match settled {
+            Ok(()) => self.rest().await,
+            Err(error) => Err(error),
+        };
         gather_evidence(system, &self.ledger).await?;
         let report = check(&self.ledger.lock());
         match rest {
