@@ -6,18 +6,17 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rdkafka::TopicPartitionList;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
-use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::error::KafkaError;
 use rdkafka::statistics::Statistics;
 use rdkafka::types::RDKafkaRespErr;
 
-use super::error::bus_error;
 use super::logging::client_log;
 use crate::Error;
 
@@ -39,6 +38,9 @@ pub(super) struct Shared {
     /// Offset after the last record by partition, from the client's statistics.
     log_ends: Mutex<HashMap<u32, u64>>,
     closing: AtomicBool,
+    /// Counts acknowledged revocations: a commit asked for before one must not be made after it, when the partition
+    /// may have another owner and the client would send it under the new generation.
+    revocations: AtomicU64,
 }
 
 impl Shared {
@@ -48,6 +50,23 @@ impl Shared {
 
     pub(super) fn has_events(&self) -> bool {
         !self.rebalances.lock().is_empty() || !self.commit_faults.lock().is_empty()
+    }
+
+    pub(super) fn revocations(&self) -> u64 {
+        self.revocations.load(Ordering::Acquire)
+    }
+
+    pub(super) fn revoked(&self) {
+        self.revocations.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn commit_failed(&self, error: Error) {
+        let mut faults = self.commit_faults.lock();
+        if faults.len() < MAX_COMMIT_FAULTS {
+            faults.push_back(error);
+        } else {
+            tracing::warn!(%error, "not told: nobody polls");
+        }
     }
 
     pub(super) fn next_commit_fault(&self) -> Option<Error> {
@@ -126,16 +145,5 @@ impl ConsumerContext for Context {
         };
         tracing::info!(topic = %self.topic, ?rebalance, "rebalance");
         self.shared.rebalances.lock().push_back(rebalance);
-    }
-
-    fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
-        if let Err(error) = result {
-            let mut faults = self.shared.commit_faults.lock();
-            if faults.len() < MAX_COMMIT_FAULTS {
-                faults.push_back(bus_error("committing", &error));
-            } else {
-                tracing::warn!(%error, topic = %self.topic, "committing");
-            }
-        }
     }
 }

@@ -8,6 +8,9 @@
 //! **Positions.** Only explicit commits of "next to read" with metadata; nothing is stored, so nothing is committed
 //! by the client itself (notes/kafka.md 2.1).
 
+mod commit;
+mod membership;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::thread;
@@ -15,17 +18,18 @@ use std::time::{Duration, Instant};
 
 use rdkafka::TopicPartitionList;
 use rdkafka::config::FromClientConfigAndContext;
-use rdkafka::consumer::{BaseConsumer, CommitMode as NativeCommitMode, Consumer};
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::Offset;
 use tidings_domain::Topic;
 
+use self::commit::Client;
 use super::KafkaBus;
 use super::convert::log_record;
 use super::error::{bus_error, code_error};
-use super::lookup::{bounds, look_up, native_partition};
+use super::lookup::{bounds, native_partition};
 use super::off_thread::OffThread;
-use super::rebalance::{Context, Rebalance, Shared};
+use super::rebalance::{Context, Shared};
 use crate::Error;
 use crate::catalogue::ConsumerGroup;
 use crate::record::LogRecord;
@@ -42,16 +46,11 @@ const RANGE_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 /// A seek right after a start finds the partition not yet fetching: it is tried again within this time.
 const SEEK_WITHIN: Duration = Duration::from_secs(5);
 const SEEK_PAUSE: Duration = Duration::from_millis(10);
-/// What the group keeps beside an offset at most (`offset.metadata.max.bytes` of the broker).
-const MAX_METADATA_BYTES: usize = 4096;
-
 const STARTING: &str = "starting a partition";
-const REVOKING: &str = "giving up partitions";
 const SEEKING: &str = "seeking";
-const COMMITTING: &str = "committing";
 
 pub(super) struct KafkaSource {
-    consumer: OffThread<BaseConsumer<Context>>,
+    client: OffThread<Client>,
     shared: Arc<Shared>,
     topic: Topic,
     name: String,
@@ -66,6 +65,9 @@ pub(super) struct KafkaSource {
     /// Faults found while there was something else to return first.
     deferred: VecDeque<SourceEvent>,
     closed: bool,
+    /// The longest time between two polls that the group allows.
+    max_poll_interval: Duration,
+    last_poll: Instant,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -78,11 +80,14 @@ struct Partition {
 }
 
 /// A revocation that the group waits for.
+#[derive(Default)]
 struct Revoking {
     /// Of which the runtime has not answered.
     awaited: BTreeSet<u32>,
     /// Which the client reads.
     started: BTreeSet<u32>,
+    /// Which may still be this member's: looked up anew once all is answered.
+    again: BTreeSet<u32>,
 }
 
 impl KafkaSource {
@@ -102,8 +107,9 @@ impl KafkaSource {
         consumer
             .subscribe(&[&name])
             .map_err(|error| bus_error(JOINING, &error))?;
+        let client = Client::new(consumer, Arc::clone(&shared))?;
         Ok(Self {
-            consumer: OffThread::new(format!("consumer {group_id}"), consumer),
+            client: OffThread::new(format!("consumer {group_id}"), client),
             shared,
             topic,
             name,
@@ -114,7 +120,13 @@ impl KafkaSource {
             revoking: None,
             deferred: VecDeque::new(),
             closed: false,
+            max_poll_interval: bus.config.max_poll_interval,
+            last_poll: Instant::now(),
         })
+    }
+
+    fn consumer(&self) -> &BaseConsumer<Context> {
+        self.client.consumer()
     }
 
     fn list(&self, partitions: impl IntoIterator<Item = u32>) -> TopicPartitionList {
@@ -144,87 +156,7 @@ impl KafkaSource {
         if let Some(fault) = self.shared.next_commit_fault() {
             return Some(SourceEvent::Fault(fault));
         }
-        // The group gives the next one only after the answer to this one.
-        while self.revoking.is_none() {
-            let Some(rebalance) = self.shared.next_rebalance() else {
-                break;
-            };
-            let event = match rebalance {
-                Rebalance::Assign(partitions) => self.assign(partitions),
-                Rebalance::Revoke { partitions, lost } => self.revoke(partitions, lost),
-            };
-            if event.is_some() {
-                return event;
-            }
-        }
-        if !self.pending.is_empty() && self.revoking.is_none() && Instant::now() >= self.next_lookup {
-            return self.learn_positions();
-        }
-        None
-    }
-
-    fn assign(&mut self, partitions: Vec<u32>) -> Option<SourceEvent> {
-        self.pending.extend(partitions);
-        self.next_lookup = Instant::now();
-        self.consumer
-            .incremental_assign(&TopicPartitionList::new())
-            .err()
-            .map(|error| SourceEvent::Fault(bus_error("acknowledging an assignment", &error)))
-    }
-
-    fn revoke(&mut self, partitions: Vec<u32>, lost: bool) -> Option<SourceEvent> {
-        let mut revoking = Revoking {
-            awaited: BTreeSet::new(),
-            started: BTreeSet::new(),
-        };
-        for partition in partitions {
-            self.pending.remove(&partition);
-            if let Some(state) = self.assigned.get(&partition) {
-                revoking.awaited.insert(partition);
-                if state.next.is_some() {
-                    revoking.started.insert(partition);
-                }
-            }
-        }
-        let told: Vec<u32> = revoking.awaited.iter().copied().collect();
-        self.revoking = Some(revoking);
-        if told.is_empty() {
-            // The runtime has never heard of them.
-            return self.end_revoke().err().map(SourceEvent::Fault);
-        }
-        Some(SourceEvent::Revoked { partitions: told, lost })
-    }
-
-    /// Acknowledges the revocation once all of it is answered.
-    fn end_revoke(&mut self) -> Result<(), Error> {
-        let Some(revoking) = self.revoking.take_if(|revoking| revoking.awaited.is_empty()) else {
-            return Ok(());
-        };
-        let answer = self.consumer.incremental_unassign(&self.list(revoking.started));
-        let Err(error) = answer else {
-            return Ok(());
-        };
-        // The client had dropped some by itself (a fatal error does that). The group must get its answer all the same.
-        if let Err(second) = self.consumer.incremental_unassign(&TopicPartitionList::new()) {
-            tracing::warn!(error = %second, topic = %self.name, "acknowledging a revocation");
-        }
-        Err(bus_error(REVOKING, &error))
-    }
-
-    fn learn_positions(&mut self) -> Option<SourceEvent> {
-        let partitions: Vec<u32> = self.pending.iter().copied().collect();
-        let lookup = look_up(&self.consumer, &self.name, &partitions);
-        self.next_lookup = Instant::now() + LOOKUP_PAUSE;
-        for known in &lookup.known {
-            self.pending.remove(&known.partition);
-            self.assigned.insert(known.partition, Partition::new(known));
-        }
-        let fault = lookup.fault.map(SourceEvent::Fault);
-        if lookup.known.is_empty() {
-            return fault;
-        }
-        self.deferred.extend(fault);
-        Some(SourceEvent::Assigned(lookup.known))
+        self.group_event()
     }
 
     /// One look at the client: what it had, at most `MAX_RECORDS_PER_POLL` records.
@@ -233,7 +165,7 @@ impl KafkaSource {
         let mut bytes = 0;
         let mut wait = timeout;
         while records.len() < MAX_RECORDS_PER_POLL && bytes < MAX_BYTES_PER_POLL {
-            match self.consumer.poll(wait) {
+            match self.consumer().poll(wait) {
                 Some(Ok(message)) => {
                     let Some(record) = log_record(self.topic, &message) else {
                         tracing::warn!(topic = %self.name, "a record without a place was dropped");
@@ -259,6 +191,28 @@ impl KafkaSource {
         }
     }
 
+    fn next_until(&mut self, until: Instant) -> SourceEvent {
+        loop {
+            if let Some(event) = self.next_event() {
+                return event;
+            }
+            let mut wait = until.saturating_duration_since(Instant::now());
+            if !self.pending.is_empty() && self.revoking.is_none() {
+                wait = wait.min(self.next_lookup.saturating_duration_since(Instant::now()));
+            }
+            if let Some(event) = self.read(wait) {
+                return event;
+            }
+            // `None` from the client does not mean that nothing happened.
+            if self.deferred.is_empty() && !self.shared.has_events() && Instant::now() >= until {
+                return SourceEvent::Idle;
+            }
+            if self.revoking.is_some() && Instant::now() >= until {
+                return SourceEvent::Idle;
+            }
+        }
+    }
+
     /// Notes what the runtime gets. Records of partitions that it does not hold are dropped.
     fn delivered(&mut self, records: &mut Vec<LogRecord>) {
         records.retain(|record| {
@@ -275,7 +229,7 @@ impl KafkaSource {
 
     fn fault(&self, error: &KafkaError) -> SourceEvent {
         const READING: &str = "reading";
-        if let Some((code, reason)) = self.consumer.client().fatal_error() {
+        if let Some((code, reason)) = self.consumer().client().fatal_error() {
             return SourceEvent::Fatal(Error::Fatal {
                 operation: READING,
                 reason: format!("{code}: {reason}"),
@@ -301,7 +255,7 @@ impl KafkaSource {
             let Some(next) = state.next else {
                 continue;
             };
-            match bounds(&self.consumer, &self.name, *partition, RANGE_CHECK_TIMEOUT) {
+            match bounds(self.consumer(), &self.name, *partition, RANGE_CHECK_TIMEOUT) {
                 Ok((low, high)) if next < low || next > high => outside.push(outside_text(*partition, next, low, high)),
                 Ok(_) => {}
                 Err(error) => outside.push(format!("partition {partition}: {error}")),
@@ -338,9 +292,9 @@ impl KafkaSource {
         }
         let list = self.list(changing.iter().copied());
         let (operation, answer) = if paused {
-            ("pausing", self.consumer.pause(&list))
+            ("pausing", self.consumer().pause(&list))
         } else {
-            ("resuming", self.consumer.resume(&list))
+            ("resuming", self.consumer().resume(&list))
         };
         answer.map_err(|error| bus_error(operation, &error))?;
         for partition in changing {
@@ -349,30 +303,6 @@ impl KafkaSource {
             }
         }
         Ok(())
-    }
-
-    /// Answers what the group still waits for, and has the callback answer from then on, so that the close does not
-    /// hang.
-    fn leave(&mut self) {
-        if let Some(revoking) = self.revoking.as_mut() {
-            revoking.awaited.clear();
-        }
-        let mut faults: Vec<Error> = self.end_revoke().err().into_iter().collect();
-        while let Some(rebalance) = self.shared.next_rebalance() {
-            let event = match rebalance {
-                Rebalance::Assign(partitions) => self.assign(partitions),
-                Rebalance::Revoke { partitions, lost } => self.revoke(partitions, lost),
-            };
-            match event {
-                Some(SourceEvent::Revoked { partitions, .. }) => faults.extend(self.finish_revoke(&partitions).err()),
-                Some(SourceEvent::Fault(error) | SourceEvent::Fatal(error)) => faults.push(error),
-                Some(SourceEvent::Records(_) | SourceEvent::Assigned(_) | SourceEvent::Idle) | None => {}
-            }
-        }
-        for error in faults {
-            tracing::warn!(%error, topic = %self.name, "closing a consumer");
-        }
-        self.shared.close();
     }
 }
 
@@ -389,26 +319,13 @@ impl Partition {
 
 impl Source for KafkaSource {
     fn poll(&mut self, timeout: Duration) -> SourceEvent {
-        let until = Instant::now() + timeout;
-        loop {
-            if let Some(event) = self.next_event() {
-                return event;
-            }
-            let mut wait = until.saturating_duration_since(Instant::now());
-            if !self.pending.is_empty() && self.revoking.is_none() {
-                wait = wait.min(self.next_lookup.saturating_duration_since(Instant::now()));
-            }
-            if let Some(event) = self.read(wait) {
-                return event;
-            }
-            // `None` from the client does not mean that nothing happened.
-            if self.deferred.is_empty() && !self.shared.has_events() && Instant::now() >= until {
-                return SourceEvent::Idle;
-            }
-            if self.revoking.is_some() && Instant::now() >= until {
-                return SourceEvent::Idle;
-            }
-        }
+        let now = Instant::now();
+        let until = now + timeout;
+        let too_late = now.duration_since(self.last_poll) >= self.max_poll_interval;
+        let lost = if too_late { self.lose_all() } else { None };
+        let event = lost.unwrap_or_else(|| self.next_until(until));
+        self.last_poll = Instant::now();
+        event
     }
 
     fn start(&mut self, partition: u32, offset: u64) -> Result<(), Error> {
@@ -429,7 +346,7 @@ impl Source for KafkaSource {
             });
         }
         let list = self.list_at(STARTING, partition, offset)?;
-        self.consumer
+        self.consumer()
             .incremental_assign(&list)
             .map_err(|error| bus_error(STARTING, &error))?;
         if let Some(state) = self.assigned.get_mut(&partition) {
@@ -466,7 +383,7 @@ impl Source for KafkaSource {
         loop {
             let list = self.list_at(SEEKING, partition, offset)?;
             let answer = self
-                .consumer
+                .consumer()
                 .seek_partitions(list, until.saturating_duration_since(Instant::now()))
                 .and_then(|list| list.elements().iter().try_for_each(|element| element.error()));
             match answer {
@@ -482,40 +399,7 @@ impl Source for KafkaSource {
     }
 
     fn commit(&mut self, commits: &[Commit], mode: CommitMode) -> Result<(), Error> {
-        if commits.is_empty() {
-            return Ok(());
-        }
-        let mut list = TopicPartitionList::with_capacity(commits.len());
-        for commit in commits {
-            if !self.assigned.contains_key(&commit.partition) {
-                return Err(fenced(
-                    COMMITTING,
-                    commit.partition,
-                    "it is not assigned to this member",
-                ));
-            }
-            if commit.metadata.len() > MAX_METADATA_BYTES {
-                return Err(Error::NotSetUp {
-                    operation: COMMITTING,
-                    reason: format!(
-                        "metadata of {} bytes, at most {MAX_METADATA_BYTES} are kept",
-                        commit.metadata.len()
-                    ),
-                });
-            }
-            let mut element = list.add_partition(&self.name, native_partition(commit.partition));
-            element
-                .set_offset(native_offset(COMMITTING, commit.offset)?)
-                .map_err(|error| bus_error(COMMITTING, &error))?;
-            element.set_metadata(&commit.metadata);
-        }
-        let mode = match mode {
-            CommitMode::Async => NativeCommitMode::Async,
-            CommitMode::Sync => NativeCommitMode::Sync,
-        };
-        self.consumer
-            .commit(&list, mode)
-            .map_err(|error| bus_error(COMMITTING, &error))
+        self.commit_positions(commits, mode)
     }
 
     fn log_ends(&self, partitions: &[u32]) -> Vec<Option<u64>> {
@@ -530,7 +414,7 @@ impl Source for KafkaSource {
 
     fn close(mut self: Box<Self>, deadline: Duration) {
         self.leave();
-        self.consumer.drop_within(deadline);
+        self.client.drop_within(deadline);
         self.closed = true;
     }
 }
