@@ -15,7 +15,7 @@
 //!     fold.load(answers)?;
 //! }
 //! let plan = fold.decide(&batch)?;
-//! // write plan (await every write before the next decide), emit plan.outputs in their order
+//! // write plan (await every write before the next decide or checkpoint), emit its outputs in their order
 //! // every 5 s or 5,000 records:
 //! if let Some(checkpoint) = fold.checkpoint() {
 //!     // write heads and registers, wait for acknowledgements in order, commit
@@ -42,7 +42,8 @@
 //! | R6, R8, R8a, R9 | the service and the bus |
 //! | I1 one cell of offset and V | [`inbox::InboxFold::new`]; the service writes it back before it seeks |
 //! | I2 freshness, dead-letter replays, what cannot be decoded | `inbox::prepare` |
-//! | I3, I4, I6, I8 | [`inbox::InboxFold`] |
+//! | I3 order of reads | `inbox::unread`; exact head: `inbox::user` |
+//! | I4, I6, I8, I9 | [`inbox::InboxFold`] |
 //! | I7 and the register rule | `inbox::receipts`, `inbox::registers` |
 //! | I5, I8a/I8b order of writes | the service and the store |
 

@@ -5,122 +5,32 @@
 //! fresh is nothing at all.
 
 mod event;
+mod plan;
 mod prepare;
 mod receipts;
 mod registers;
+mod unread;
 mod user;
 
 use std::collections::HashMap;
 
 use tidings_domain::clock::Millis;
-use tidings_domain::state::{Checkpoint, DeviceRegister, InboxHead, InboxRow, UserConvRegister};
+use tidings_domain::state::{Checkpoint, InboxRow};
 use tidings_domain::{Conversation, DeviceId, Position, SourcePartition, SourcePosition, Topic, Uid};
 
 use crate::chain::Chain;
 use crate::first_seen::FirstSeen;
 use crate::guard;
 use crate::params::{FOLD_VERSION, Params};
-use crate::record::{LogEntry, Output, Resolved, Undecodable};
+use crate::record::{LogEntry, Resolved, Undecodable};
 use crate::stop::Stop;
 use crate::touched::Touched;
 
+pub use plan::{Answers, InboxCheckpoint, InboxPlan, InboxStats, Reads};
 use prepare::{Append, Change, Folded, Ignored, Prepared, Preparer, Report, Verdict};
 use registers::Effect;
+use unread::Unread;
 use user::{Cell, User};
-
-/// What must be read before the batch can be decided. Quorum reads, one kind at a time, in the order asked for: heads
-/// before rows (seq:I3) and before registers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reads {
-    /// First position at which a copy of each dead letter was folded, in this partition.
-    DlqIntents(Vec<String>),
-    /// `inbox_head` of each.
-    InboxHeads(Vec<Uid>),
-    /// For each (uid, off, bound): the number of the row with this `off` and `seq <= bound`.
-    FindRows(Vec<(Uid, Position, u64)>),
-    /// `device` of each.
-    DeviceRegisters(Vec<(Uid, DeviceId)>),
-    /// `user_conv` of each.
-    UserConvRegisters(Vec<(Uid, Conversation)>),
-}
-
-/// The answers to [`Reads`], of the same kind and in the same order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answers {
-    /// To [`Reads::DlqIntents`].
-    DlqIntents(Vec<Option<Position>>),
-    /// To [`Reads::InboxHeads`].
-    InboxHeads(Vec<Option<InboxHead>>),
-    /// To [`Reads::FindRows`].
-    FindRows(Vec<Option<u64>>),
-    /// To [`Reads::DeviceRegisters`].
-    DeviceRegisters(Vec<Option<DeviceRegister>>),
-    /// To [`Reads::UserConvRegisters`].
-    UserConvRegisters(Vec<Option<UserConvRegister>>),
-}
-
-/// What became of a batch's records.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct InboxStats {
-    /// Fresh appends.
-    pub appends: u64,
-    /// Rows assigned, one per recipient.
-    pub rows: u64,
-    /// Records folded before.
-    pub reemissions: u64,
-    /// Records behind a missing one: pages, and heals when the source's next run emits both again.
-    pub prefix_gaps: u64,
-    /// Device states applied.
-    pub device_states: u64,
-    /// Device states whose device register was ahead of them.
-    pub device_states_done: u64,
-    /// Device states of another cursor epoch, ignored.
-    pub other_cursor_epoch: u64,
-    /// Receipts and read-syncs emitted.
-    pub receipts: u64,
-    /// Replays of dead letters folded.
-    pub replays: u64,
-    /// Further copies of dead letters, ignored.
-    pub repeated_replays: u64,
-    /// Records that go to `dlq`.
-    pub undecodable: u64,
-}
-
-/// What a batch causes. Rows and dead-letter intents must be acknowledged before the next `decide`; pushes are emitted
-/// after the rows (seq:I6), receipts in their order (seq:I7).
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct InboxPlan {
-    /// To write (seq:I5), in offset order, per user ascending.
-    pub rows: Vec<(Uid, InboxRow)>,
-    /// To emit to `push` once the rows are acknowledged.
-    pub pushes: Vec<Output>,
-    /// To emit to `inbox`.
-    pub receipts: Vec<Output>,
-    /// To write: first position of each dead letter folded (seq:I2).
-    pub dlq_intents: Vec<(String, Position)>,
-    /// To send to `dlq`; acknowledged before the checkpoint (seq:I8a).
-    pub rejects: Vec<Undecodable>,
-    /// Replays of dead letters that ended well; acknowledged before the checkpoint.
-    pub resolved: Vec<Resolved>,
-    /// For metrics.
-    pub stats: InboxStats,
-}
-
-/// What a checkpoint writes, after everything the run has sent and written is acknowledged in order: registers, then
-/// heads (seq:I8a), and only after those the one cell of offset and V (seq:I8b).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InboxCheckpoint {
-    /// Timestamp `off`.
-    pub devices: Vec<((Uid, DeviceId), DeviceRegister)>,
-    /// Timestamp `off`.
-    pub user_convs: Vec<((Uid, Conversation), UserConvRegister)>,
-    /// Timestamp `seq`: every user assigned a number since the last checkpoint, advanced or not.
-    pub heads: Vec<(Uid, InboxHead)>,
-    /// The cell.
-    pub checkpoint: Checkpoint,
-    /// The cell's timestamp.
-    pub pos: Position,
-}
 
 /// A register that the next checkpoint writes.
 #[derive(Debug, Clone)]
@@ -350,7 +260,9 @@ impl InboxFold {
         Ok(plan)
     }
 
-    /// What to write now; `None` if no record was folded since the run began.
+    /// What to write now; `None` if no record was folded since the run began. Everything decided must be written, sent and
+    /// acknowledged in order before the registers are written (seq:I8a), the registers before the heads, the heads before
+    /// the cell.
     pub fn checkpoint(&mut self) -> Option<InboxCheckpoint> {
         if self.next_offset == self.began_at {
             return None;
@@ -471,102 +383,7 @@ impl InboxFold {
                 Verdict::Replay(_) | Verdict::Reject(_) | Verdict::Ignore(_) => None,
             })
         };
-        let reads = self
-            .unread_heads(changes())
-            .map(Reads::InboxHeads)
-            .or_else(|| self.rows_to_find(changes(), &batch.rows).map(Reads::FindRows))
-            .or_else(|| self.unread_devices(changes()).map(Reads::DeviceRegisters))
-            .or_else(|| self.unread_conversations(changes()).map(Reads::UserConvRegisters));
-        Ok(reads)
-    }
-
-    fn unread_heads<'a>(&self, changes: impl Iterator<Item = (Position, &'a Change)>) -> Option<Vec<Uid>> {
-        let mut wanted = FirstSeen::default();
-        for (_, change) in changes {
-            let uids = match change {
-                Change::Append(append) => append.uids.as_slice(),
-                Change::Report(report) => std::slice::from_ref(&report.uid),
-                Change::OtherCursorEpoch => &[],
-            };
-            for uid in uids {
-                if !self.users.contains_key(uid) {
-                    wanted.add(uid.clone());
-                }
-            }
-        }
-        wanted.into_list()
-    }
-
-    /// I3: only the first append of a user in the batch; after it the head is exact.
-    fn rows_to_find<'a>(
-        &self,
-        changes: impl Iterator<Item = (Position, &'a Change)>,
-        found: &HashMap<Uid, Option<u64>>,
-    ) -> Option<Vec<(Uid, Position, u64)>> {
-        let mut appended = FirstSeen::default();
-        let mut wanted = Vec::new();
-        for (off, change) in changes {
-            let Change::Append(append) = change else { continue };
-            for uid in &append.uids {
-                let Some(head) = self.users.get(uid).and_then(|user| user.ahead_of(off)) else {
-                    continue;
-                };
-                if !found.contains_key(uid) && appended.add(uid.clone()) {
-                    wanted.push((uid.clone(), off, head.seq));
-                }
-            }
-        }
-        (!wanted.is_empty()).then_some(wanted)
-    }
-
-    fn unread_devices<'a>(
-        &self,
-        changes: impl Iterator<Item = (Position, &'a Change)>,
-    ) -> Option<Vec<(Uid, DeviceId)>> {
-        let mut wanted = FirstSeen::default();
-        for (_, change) in changes {
-            if let Change::Report(report) = change
-                && !self
-                    .users
-                    .get(&report.uid)
-                    .is_some_and(|user| user.devices.contains_key(&report.device))
-            {
-                wanted.add((report.uid.clone(), report.device.clone()));
-            }
-        }
-        wanted.into_list()
-    }
-
-    fn unread_conversations<'a>(
-        &self,
-        changes: impl Iterator<Item = (Position, &'a Change)>,
-    ) -> Option<Vec<(Uid, Conversation)>> {
-        let mut wanted = FirstSeen::default();
-        let mut want = |uid: &Uid, conversation: &Conversation| {
-            if !self
-                .users
-                .get(uid)
-                .is_some_and(|user| user.conversations.contains_key(conversation))
-            {
-                wanted.add((uid.clone(), conversation.clone()));
-            }
-        };
-        for (_, change) in changes {
-            match change {
-                Change::Append(append) => {
-                    if let Some((conversation, _)) = &append.place {
-                        append.uids.iter().for_each(|uid| want(uid, conversation));
-                    }
-                }
-                Change::Report(report) => {
-                    for conv_report in &report.conversations {
-                        want(&report.uid, &conv_report.conversation);
-                    }
-                }
-                Change::OtherCursorEpoch => {}
-            }
-        }
-        wanted.into_list()
+        Ok(Unread { users: &self.users }.next(changes, &batch.rows))
     }
 
     fn apply(
