@@ -34,6 +34,8 @@ pub struct ClusterOptions {
     pub test: String,
     /// How many gateways.
     pub gateways: usize,
+    /// How many of each consumer; the compensator stays alone.
+    pub replicas: usize,
     /// Added to the environment of these parts, after everything else.
     pub env: Vec<(Part, String, String)>,
 }
@@ -44,6 +46,7 @@ impl ClusterOptions {
         Self {
             test: test.to_owned(),
             gateways: 1,
+            replicas: 1,
             env: Vec::new(),
         }
     }
@@ -52,6 +55,13 @@ impl ClusterOptions {
     #[must_use]
     pub fn gateways(mut self, gateways: usize) -> Self {
         self.gateways = gateways;
+        self
+    }
+
+    /// Another number of each consumer.
+    #[must_use]
+    pub fn replicas(mut self, replicas: usize) -> Self {
+        self.replicas = replicas;
         self
     }
 
@@ -98,13 +108,16 @@ impl Cluster {
         let stack = stack()?;
         let name = seed::run_name();
         let mut parts: Vec<Part> = (0..options.gateways).map(Part::Gateway).collect();
-        parts.extend([
+        let kinds = [
             Part::Router,
             Part::StorageConsumer,
             Part::OfflineInbox,
             Part::PushFanout,
-            Part::DeadLetterCompensator,
-        ]);
+        ];
+        for kind in kinds {
+            parts.extend((0..options.replicas).map(kind));
+        }
+        parts.push(Part::DeadLetterCompensator(0));
         let mut free = ports::free(3 * parts.len(), &[IpAddr::V4(Ipv4Addr::LOCALHOST)])?.into_iter();
         let mut next = || free.next().context("one port per use was taken");
         let mut ports = BTreeMap::new();
@@ -260,7 +273,7 @@ impl System for Cluster {
     }
 
     async fn dead_letters(&self) -> Result<Vec<serde_json::Value>> {
-        let compensator = loopback(self.ports_of(Part::DeadLetterCompensator)?.internal).to_string();
+        let compensator = loopback(self.ports_of(Part::DeadLetterCompensator(0))?.internal).to_string();
         let args = ["dlq", "ls", "--compensator", &compensator, "--with-value", "--json"];
         json_lines(&self.tidings(&args).await?)
     }
@@ -316,21 +329,26 @@ fn own_env(part: Part, ports: &BTreeMap<Part, Ports>) -> Vec<(&'static str, Stri
         Part::Gateway(_) => vec![
             ("TIDINGS__GATEWAY__LISTEN", loopback(ports[&part].public).to_string()),
             ("TIDINGS__GATEWAY__HS256_SECRET", SECRET.to_owned()),
-            ("TIDINGS__GATEWAY__INBOX", internal(|part| part == Part::OfflineInbox)),
+            (
+                "TIDINGS__GATEWAY__INBOX",
+                internal(|part| matches!(part, Part::OfflineInbox(_))),
+            ),
             (
                 "TIDINGS__GATEWAY__HISTORY",
-                internal(|part| part == Part::StorageConsumer),
+                internal(|part| matches!(part, Part::StorageConsumer(_))),
             ),
             // After a lost push a device learns of it by the heads: tests do not wait for half a minute.
             ("TIDINGS__GATEWAY__HEADS_INTERVAL_MS", "2000".to_owned()),
             ("TIDINGS__GATEWAY__RECONNECT_SPREAD_MS", "1000".to_owned()),
         ],
-        Part::PushFanout => vec![(
+        Part::PushFanout(_) => vec![(
             "TIDINGS__PUSH_FANOUT__GATEWAYS",
             internal(|part| matches!(part, Part::Gateway(_))),
         )],
-        Part::Router | Part::StorageConsumer | Part::OfflineInbox | Part::DeadLetterCompensator | Part::Dev => {
-            Vec::new()
-        }
+        Part::Router(_)
+        | Part::StorageConsumer(_)
+        | Part::OfflineInbox(_)
+        | Part::DeadLetterCompensator(_)
+        | Part::Dev => Vec::new(),
     }
 }

@@ -6,50 +6,58 @@ use anyhow::Result;
 use async_trait::async_trait;
 use tidings_domain::Uid;
 
-/// One process of a system.
+/// One process of a system: a replica of a service, by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
-    /// A gateway, by its number.
+    /// A gateway.
     Gateway(usize),
-    /// The router.
-    Router,
-    /// The storage-consumer.
-    StorageConsumer,
-    /// The offline-inbox.
-    OfflineInbox,
-    /// The push-fanout.
-    PushFanout,
-    /// The dead-letter-compensator.
-    DeadLetterCompensator,
+    /// A router.
+    Router(usize),
+    /// A storage-consumer.
+    StorageConsumer(usize),
+    /// An offline-inbox.
+    OfflineInbox(usize),
+    /// A push-fanout.
+    PushFanout(usize),
+    /// A dead-letter-compensator.
+    DeadLetterCompensator(usize),
     /// All services in one process (`tidings dev`).
     Dev,
 }
 
 impl Part {
-    /// The package of its binary.
+    /// The name of its binary.
     pub fn binary(self) -> &'static str {
         match self {
             Self::Gateway(_) => "tidings-gateway",
-            Self::Router => "tidings-router",
-            Self::StorageConsumer => "tidings-storage-consumer",
-            Self::OfflineInbox => "tidings-offline-inbox",
-            Self::PushFanout => "tidings-push-fanout",
-            Self::DeadLetterCompensator => "tidings-dead-letter-compensator",
+            Self::Router(_) => "tidings-router",
+            Self::StorageConsumer(_) => "tidings-storage-consumer",
+            Self::OfflineInbox(_) => "tidings-offline-inbox",
+            Self::PushFanout(_) => "tidings-push-fanout",
+            Self::DeadLetterCompensator(_) => "tidings-dead-letter-compensator",
             Self::Dev => "tidings",
+        }
+    }
+
+    fn number(self) -> Option<usize> {
+        match self {
+            Self::Gateway(number)
+            | Self::Router(number)
+            | Self::StorageConsumer(number)
+            | Self::OfflineInbox(number)
+            | Self::PushFanout(number)
+            | Self::DeadLetterCompensator(number) => Some(number),
+            Self::Dev => None,
         }
     }
 }
 
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Gateway(number) => write!(f, "gateway-{number}"),
-            Self::Router
-            | Self::StorageConsumer
-            | Self::OfflineInbox
-            | Self::PushFanout
-            | Self::DeadLetterCompensator
-            | Self::Dev => f.write_str(self.binary().strip_prefix("tidings-").unwrap_or(self.binary())),
+        f.write_str(self.binary().strip_prefix("tidings-").unwrap_or(self.binary()))?;
+        match self.number() {
+            Some(number) => write!(f, "-{number}"),
+            None => Ok(()),
         }
     }
 }

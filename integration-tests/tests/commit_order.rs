@@ -25,7 +25,7 @@ async fn consumers_killed_with_unsettled_records_lose_nothing() -> Result<()> {
     let mut press_rng = seed::fork(&mut rng);
     let pressing = swarm.press(MESSAGES, PER_SECOND, &mut press_rng);
     let faults = async {
-        for part in [Part::StorageConsumer, Part::OfflineInbox] {
+        for part in [Part::StorageConsumer(0), Part::OfflineInbox(0)] {
             tokio::time::sleep(Duration::from_secs(2)).await;
             cluster.with_stack(|stack| stack.freeze(Node::Cassandra(1))).await?;
             // Longer than a commit interval: what is committed wrongly, is committed by then.
