@@ -3,8 +3,10 @@
 //! The origin is written once and never overwritten, so that a replay that fails again keeps it.
 
 use bytes::Bytes;
+use prost::Message as _;
 use tidings_domain::Topic;
 use tidings_domain::clock::Millis;
+use tidings_proto::v1::DlqResolved;
 
 use crate::catalogue::{Catalogue, ConsumerGroup};
 use crate::record::{Headers, LogRecord, OutRecord};
@@ -135,18 +137,45 @@ pub fn dead_letter(
     headers.push(FIRST_FAILED_AT, first.get().to_string());
     headers.push(LAST_FAILED_AT, attempts.last.get().to_string());
     headers.push(FAILED_HOST, host.to_owned());
-    // By origin key, so that the dead letters of one conversation or user stay in order; a null key by the identity.
-    let partition_key = record.key.clone().filter(|key| !key.is_empty());
-    let partition = match &partition_key {
-        Some(key) => catalogue.partition(Topic::Dlq, key),
-        None => catalogue.partition(Topic::Dlq, dlq_id(record, group).as_bytes()),
-    };
     OutRecord {
         topic: Topic::Dlq,
-        partition,
+        partition: dlq_partition(catalogue, record, group),
         key: record.key.clone(),
         value: record.value.clone(),
         headers,
+    }
+}
+
+/// Whether `record` is the replay of a dead letter, so that its good end must be reported to `dlq`. Records of `dlq` itself
+/// carry the same header and are none.
+#[must_use]
+pub fn is_replay(record: &LogRecord) -> bool {
+    record.topic != Topic::Dlq && record.headers.get(DLQ_ID).is_some()
+}
+
+/// The `dlq` record that says that the replay `record` ended well; it goes to the partition of its dead letter.
+#[must_use]
+pub fn resolved(catalogue: &Catalogue, record: &LogRecord, group: ConsumerGroup) -> OutRecord {
+    let value = DlqResolved {
+        dlq_id: dlq_id(record, group),
+        replay_run: text(&record.headers, REPLAY_RUN).unwrap_or_default(),
+    };
+    let mut headers = Headers::new();
+    headers.push(RESOLVED, Bytes::from_static(b"1"));
+    OutRecord {
+        topic: Topic::Dlq,
+        partition: dlq_partition(catalogue, record, group),
+        key: record.key.clone(),
+        value: Some(value.encode_to_vec().into()),
+        headers,
+    }
+}
+
+/// By origin key, so that the dead letters of one conversation or user stay in order; without a key by the identity.
+fn dlq_partition(catalogue: &Catalogue, record: &LogRecord, group: ConsumerGroup) -> u32 {
+    match record.key.as_ref().filter(|key| !key.is_empty()) {
+        Some(key) => catalogue.partition(Topic::Dlq, key),
+        None => catalogue.partition(Topic::Dlq, dlq_id(record, group).as_bytes()),
     }
 }
 

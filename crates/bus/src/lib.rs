@@ -21,6 +21,7 @@ pub mod fold;
 pub mod handler;
 #[cfg(feature = "kafka")]
 pub mod kafka;
+pub mod metrics;
 mod partition;
 pub mod producer;
 pub mod record;

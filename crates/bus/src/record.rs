@@ -46,6 +46,12 @@ impl Headers {
         self.0.iter().map(|(name, value)| (name.as_ref(), value))
     }
 
+    /// Bytes of names and values.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.iter().map(|(name, value)| name.len() + value.len()).sum()
+    }
+
     /// Number of headers.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -79,13 +85,7 @@ impl OutRecord {
     /// Bytes that the record takes in a queue, without protocol overhead.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.key.as_ref().map_or(0, Bytes::len)
-            + self.value.as_ref().map_or(0, Bytes::len)
-            + self
-                .headers
-                .iter()
-                .map(|(name, value)| name.len() + value.len())
-                .sum::<usize>()
+        self.key.as_ref().map_or(0, Bytes::len) + self.value.as_ref().map_or(0, Bytes::len) + self.headers.size()
     }
 }
 
@@ -131,6 +131,6 @@ impl LogRecord {
     /// Bytes that the record takes in a queue.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.key.as_ref().map_or(0, Bytes::len) + self.value.as_ref().map_or(0, Bytes::len)
+        self.key.as_ref().map_or(0, Bytes::len) + self.value.as_ref().map_or(0, Bytes::len) + self.headers.size()
     }
 }
