@@ -252,7 +252,13 @@ fn registers_ahead_are_done_and_written_again() {
     assert!(plan.receipts.is_empty(), "their effects are durable");
     assert_eq!(plan.stats.device_states_done, 1);
     assert_eq!(plan.rows.len(), 2);
-    assert_eq!(second.checkpoint(), Some(written));
+    assert_eq!(second.checkpoint(), Some(written.clone()));
+    // A run that meets only the report, and skips it.
+    let mut third = fold_at(1);
+    drive(&mut third, &mut store, &batch[1..]).expect("decided");
+    let checkpoint = third.checkpoint().expect("folded");
+    assert_eq!(checkpoint.devices, written.devices);
+    assert_eq!(checkpoint.user_convs, written.user_convs[1..]);
 }
 
 #[test]
