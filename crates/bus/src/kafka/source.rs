@@ -42,7 +42,7 @@ const MAX_BYTES_PER_POLL: usize = 8 << 20;
 /// Between two tries to learn positions.
 const LOOKUP_PAUSE: Duration = Duration::from_millis(500);
 /// To find out which partition is out of range, once per such fault.
-const RANGE_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+const RANGE_CHECK_TIMEOUT: Duration = Duration::from_secs(3);
 /// A seek right after a start finds the partition not yet fetching: it is tried again within this time.
 const SEEK_WITHIN: Duration = Duration::from_secs(5);
 const SEEK_PAUSE: Duration = Duration::from_millis(10);
@@ -250,14 +250,24 @@ impl KafkaSource {
 
     /// The client does not say which partition it is: found by comparing all with their logs.
     fn out_of_range(&self) -> String {
+        let until = Instant::now() + RANGE_CHECK_TIMEOUT;
         let mut outside = Vec::new();
         for (partition, state) in &self.assigned {
             let Some(next) = state.next else {
                 continue;
             };
-            match bounds(self.consumer(), &self.name, *partition, RANGE_CHECK_TIMEOUT) {
-                Ok((low, high)) if next < low || next > high => outside.push(outside_text(*partition, next, low, high)),
-                Ok(_) => {}
+            let timeout = until.saturating_duration_since(Instant::now());
+            if timeout.is_zero() {
+                outside.push("not all partitions were looked at".to_owned());
+                break;
+            }
+            match bounds(self.consumer(), &self.name, &[*partition], timeout) {
+                Ok(found) => outside.extend(
+                    found
+                        .get(partition)
+                        .filter(|(low, high)| next < *low || next > *high)
+                        .map(|(low, high)| outside_text(*partition, next, *low, *high)),
+                ),
                 Err(error) => outside.push(format!("partition {partition}: {error}")),
             }
         }
