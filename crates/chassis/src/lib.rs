@@ -48,6 +48,8 @@ pub mod limits;
 mod metrics;
 pub mod readiness;
 pub mod run;
+#[cfg(feature = "stack")]
+pub mod stack;
 pub mod tasks;
 
 pub use config::{Secret, Shared, Validate};

@@ -2,8 +2,10 @@
 
 use std::process::ExitCode;
 
-use tidings_chassis::{Context, Running, ServiceMain};
-use tidings_gateway::{Config, DEFAULTS, Dependencies, start};
+use tidings_chassis::{Context, Running, ServiceMain, grpc, stack};
+use tidings_gateway::{Config, DEFAULTS, Dependencies, Internal, start};
+use tidings_proto::v1::history_client::HistoryClient;
+use tidings_proto::v1::inbox_client::InboxClient;
 
 struct Gateway;
 
@@ -18,10 +20,19 @@ impl ServiceMain for Gateway {
     }
 }
 
-/// Opens the real adapters.
-#[expect(clippy::unused_async, reason = "opening the adapters waits for them")]
-async fn open_dependencies(_context: &Context, _config: &Config) -> anyhow::Result<Dependencies> {
-    anyhow::bail!("this build cannot open the adapters of the stack")
+/// Opens the real adapters. Redis is not waited for: without routes push-fanout asks every gateway.
+async fn open_dependencies(context: &Context, config: &Config) -> anyhow::Result<Dependencies> {
+    let internal = &context.shared.internal;
+    Ok(Dependencies {
+        bus: stack::bus(context).await?,
+        routes: stack::routes(&context.shared)?,
+        inbox: InboxClient::new(grpc::connect(&context.tasks, internal, &config.gateway.inbox)?),
+        history: HistoryClient::new(grpc::connect(&context.tasks, internal, &config.gateway.history)?),
+        clock: stack::clock(),
+        seed: stack::random_u64(),
+        internal: Internal::Listen,
+        web: None,
+    })
 }
 
 fn main() -> ExitCode {

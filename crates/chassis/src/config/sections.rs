@@ -301,12 +301,6 @@ pub struct CqlConfig {
     pub username: String,
     /// Used with `username`.
     pub password: Secret,
-    /// For one connection.
-    #[serde(rename = "connect_timeout_ms", with = "duration::millis")]
-    pub connect_timeout: Duration,
-    /// For one request, retries inside the driver included.
-    #[serde(rename = "request_timeout_ms", with = "duration::millis")]
-    pub request_timeout: Duration,
 }
 
 impl Validate for CqlConfig {
@@ -317,16 +311,6 @@ impl Validate for CqlConfig {
             &mut problems,
             "cql.replication_factor",
             u128::from(self.replication_factor),
-        );
-        require_positive(
-            &mut problems,
-            "cql.connect_timeout_ms",
-            self.connect_timeout.as_millis(),
-        );
-        require_positive(
-            &mut problems,
-            "cql.request_timeout_ms",
-            self.request_timeout.as_millis(),
         );
         let name = self.keyspace.as_bytes();
         let valid = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'_';
@@ -351,12 +335,6 @@ pub struct RedisConfig {
     pub url: String,
     /// First part of every key, so that several suites can share a server.
     pub key_prefix: String,
-    /// For one connection.
-    #[serde(rename = "connect_timeout_ms", with = "duration::millis")]
-    pub connect_timeout: Duration,
-    /// For one command.
-    #[serde(rename = "response_timeout_ms", with = "duration::millis")]
-    pub response_timeout: Duration,
 }
 
 impl fmt::Debug for RedisConfig {
@@ -364,8 +342,6 @@ impl fmt::Debug for RedisConfig {
         f.debug_struct("RedisConfig")
             .field("url", &redact_url(&self.url))
             .field("key_prefix", &self.key_prefix)
-            .field("connect_timeout", &self.connect_timeout)
-            .field("response_timeout", &self.response_timeout)
             .finish()
     }
 }
@@ -383,16 +359,6 @@ impl Validate for RedisConfig {
             ));
         }
         require_prefix(&mut problems, "redis.key_prefix", &self.key_prefix);
-        require_positive(
-            &mut problems,
-            "redis.connect_timeout_ms",
-            self.connect_timeout.as_millis(),
-        );
-        require_positive(
-            &mut problems,
-            "redis.response_timeout_ms",
-            self.response_timeout.as_millis(),
-        );
         problems
     }
 }
