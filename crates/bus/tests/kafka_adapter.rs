@@ -460,7 +460,8 @@ async fn two_members(fixture: Fixture) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_read_before_the_start_and_a_revocation_waits_for_its_answer() {
-    let fixture = Fixture::new().await;
+    // Members learn of a rebalance by their heartbeat, every fourth of this.
+    let fixture = Fixture::with(|config| config.session_timeout = Duration::from_secs(6)).await;
     fixture
         .write((0..4).flat_map(|p| numbered(Topic::Push, p, 0..5)).collect())
         .await;
@@ -498,14 +499,14 @@ async fn nothing_is_read_before_the_start_and_a_revocation_waits_for_its_answer(
         }
     };
     assert_eq!(revoked.len(), 2);
-    for _ in 0..20 {
+    for _ in 0..30 {
         second.turn();
         let waiting = first.poll(POLL);
         assert!(matches!(waiting, SourceEvent::Idle), "{waiting:?}");
     }
     assert!(second.assigned.is_empty(), "the group waits for the answer");
     first.finish_revoke(&revoked[..1]).unwrap();
-    for _ in 0..10 {
+    for _ in 0..30 {
         second.turn();
         first.poll(POLL);
     }
