@@ -129,9 +129,13 @@ impl Consumer {
     fn run(mut self) {
         let mut backoff = Backoff::new(self.shared.config.backoff, self.shared.config.seed);
         while let Some(source) = self.open(&mut backoff) {
+            let opened = Instant::now();
             match self.serve(source) {
                 Served::Stopped => return,
                 Served::Died(error) => {
+                    if opened.elapsed() > self.config().backoff.max {
+                        backoff.reset();
+                    }
                     tracing::error!(group = self.name(), %error, "the group member died and is made anew");
                     self.metrics()
                         .source_rebuilds

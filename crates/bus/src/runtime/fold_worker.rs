@@ -88,7 +88,18 @@ enum Woken {
 
 impl Run {
     async fn drive(mut self) -> Step<std::convert::Infallible> {
-        let begun = self.guard.race(self.fold.begin(&self.context.assigned)).await?;
+        let drain = self.context.drain.clone();
+        let begin = async {
+            tokio::select! {
+                biased;
+                // Nothing has been done that could be kept.
+                () = drain.cancelled() => None,
+                begun = self.fold.begin(&self.context.assigned) => Some(begun),
+            }
+        };
+        let Some(begun) = self.guard.race(begin).await? else {
+            return ControlFlow::Break(End::Drained);
+        };
         let start = self.guard.judge(begun)?;
         inside_log(&self.context.assigned, start.offset)?;
         self.context.progress.set_settled(start.offset);

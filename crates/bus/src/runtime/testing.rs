@@ -40,13 +40,16 @@ pub(super) enum Fault {
     Silence,
 }
 
+/// What a poll returns, made on the polling thread.
+type Event = Box<dyn FnOnce() -> SourceEvent + Send>;
+
 #[derive(Default)]
 struct State {
     logs: HashMap<(Topic, u32), (u64, Vec<LogRecord>)>,
     committed: HashMap<(ConsumerGroup, u32), Committed>,
     commits: Vec<(Commit, CommitMode)>,
     commit_errors: usize,
-    events: VecDeque<SourceEvent>,
+    events: VecDeque<Event>,
     faults: VecDeque<(Topic, Fault)>,
     producers: usize,
     sources: usize,
@@ -136,7 +139,12 @@ impl FakeBus {
 
     /// The next poll returns this.
     pub(super) fn inject(&self, event: SourceEvent) {
-        self.state.lock().events.push_back(event);
+        self.inject_after(move || event);
+    }
+
+    /// The next poll calls this and returns what it gives; the thread is held as long as it takes.
+    pub(super) fn inject_after(&self, event: impl FnOnce() -> SourceEvent + Send + 'static) {
+        self.state.lock().events.push_back(Box::new(event));
     }
 
     pub(super) fn fault(&self, topic: Topic, fault: Fault) {
@@ -343,8 +351,9 @@ impl Source for FakeSource {
             return SourceEvent::Assigned(self.assigned());
         }
         loop {
-            if let Some(event) = self.bus.state.lock().events.pop_front() {
-                return event;
+            let event = self.bus.state.lock().events.pop_front();
+            if let Some(event) = event {
+                return event();
             }
             let records = self.read();
             if !records.is_empty() {
