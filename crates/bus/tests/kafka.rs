@@ -14,12 +14,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use contract::{Ground, Process, Scripted, contract_cases, out, produce, quick, until};
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions};
+use rdkafka::client::DefaultClientContext;
 use tidings_bus::catalogue::{Durability, PartitionCounts};
 use tidings_bus::kafka::{KafkaBus, KafkaConfig};
 use tidings_bus::runtime::spawn_handler;
 use tidings_bus::{Bus, Catalogue, ConsumerGroup};
 use tidings_domain::Topic;
 use tidings_domain::clock::{Clock, SystemClock};
+use tokio::runtime::Handle;
 
 fn bootstrap() -> String {
     const REMEDY: &str = "start a stack with `cargo xtask stack up` and set TIDINGS_TEST_STACK to its stack.json";
@@ -43,9 +47,31 @@ async fn ground() -> Ground {
     let catalogue = Catalogue::with_prefix(&prefix, Durability::Single, PartitionCounts::DEV);
     let bus = KafkaBus::new(config, catalogue, Arc::new(SystemClock)).expect("a bus");
     bus.apply_topics().await.expect("topics");
+    let names = bus.catalogue().topics().iter().map(|spec| spec.name.clone()).collect();
     Ground {
         bus: Arc::new(bus),
-        _keep: Box::new(()),
+        _keep: Box::new(Topics(names)),
+    }
+}
+
+/// The topics of a case, deleted with it.
+struct Topics(Vec<String>);
+
+impl Drop for Topics {
+    fn drop(&mut self) {
+        let names: Vec<&str> = self.0.iter().map(String::as_str).collect();
+        let admin: AdminClient<DefaultClientContext> = ClientConfig::new()
+            .set("bootstrap.servers", bootstrap())
+            .create()
+            .expect("an admin client");
+        let deleted = tokio::task::block_in_place(|| {
+            Handle::current().block_on(admin.delete_topics(&names, &AdminOptions::new()))
+        });
+        // A case that fails is told about itself, not about what it left behind.
+        if !std::thread::panicking() {
+            let deleted = deleted.expect("an answer");
+            assert!(deleted.iter().all(Result::is_ok), "{deleted:?}");
+        }
     }
 }
 

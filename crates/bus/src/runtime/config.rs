@@ -71,7 +71,7 @@ pub struct HandlerConfig {
     pub batch_bytes: usize,
     /// Records between the first not settled and the last read, at most.
     pub window_records: usize,
-    /// Bytes of records not settled, passed by at most one record.
+    /// Bytes of records not settled, passed by at most one batch.
     pub window_bytes: usize,
     /// Offsets between the first not settled and the last read, at most.
     pub window_span: u64,

@@ -4,6 +4,9 @@
 //! pause and resume, poll. Nothing in it waits for a worker: a revocation is answered when its workers have drained or
 //! their time is up, and polling goes on meanwhile. It blocks only in the source itself.
 
+mod handover;
+mod upkeep;
+
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,10 +19,11 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use self::handover::Revocation;
 use super::Runtime;
 use super::config::RuntimeConfig;
 use super::fold_worker;
-use super::handle::{Board, ConsumerHandle, ConsumerStatus, Failure, PartitionView};
+use super::handle::{Board, ConsumerHandle, Failure};
 use super::handler_worker::{self, panic_text};
 use super::intake::Intake;
 use super::partition::{Link, Partition, Phase};
@@ -30,7 +34,7 @@ use crate::fold::FoldFactory;
 use crate::handler::Handler;
 use crate::metrics::{CauseLabels, group_labels, partition_labels};
 use crate::record::LogRecord;
-use crate::source::{AssignedPartition, Commit, CommitMode, Source, SourceEvent};
+use crate::source::{AssignedPartition, Source, SourceEvent};
 
 /// While the thread waits for a worker it looks for its message this often.
 const BUSY_POLL: Duration = Duration::from_millis(5);
@@ -110,13 +114,6 @@ struct Consumer {
     /// Set once the process was told to stop: when the workers' time is up.
     closing: Option<Instant>,
     housekeeping_at: Instant,
-}
-
-/// Partitions being given up together.
-struct Revocation {
-    partitions: Vec<u32>,
-    /// When the workers are abandoned.
-    deadline: Instant,
 }
 
 /// How serving a source ended.
@@ -245,8 +242,6 @@ impl Consumer {
         }
     }
 
-    // --- records ---
-
     fn dispatch(&mut self, records: Vec<LogRecord>) {
         let mut touched: Vec<u32> = Vec::new();
         for record in records {
@@ -269,8 +264,6 @@ impl Consumer {
             }
         }
     }
-
-    // --- assignment ---
 
     fn assign(&mut self, assigned: Vec<AssignedPartition>) {
         tracing::info!(group = self.name(), ?assigned, "partitions assigned");
@@ -358,8 +351,6 @@ impl Consumer {
             self.start_worker(number);
         }
     }
-
-    // --- what workers say ---
 
     fn take_messages(&mut self, source: &mut dyn Source) {
         // At most one channel's worth, so that polling goes on.
@@ -473,238 +464,5 @@ impl Consumer {
                 );
             }
         }
-    }
-
-    // --- commits ---
-
-    /// Commits what has settled, without waiting.
-    fn commit(&mut self, source: &mut dyn Source) {
-        let commits: Vec<Commit> = self
-            .partitions
-            .values_mut()
-            .filter_map(|partition| partition.uncommitted.take())
-            .collect();
-        if commits.is_empty() {
-            return;
-        }
-        if let Err(error) = source.commit(&commits, CommitMode::Async) {
-            // The next settled position covers it, and giving the partition up commits the last one in any case.
-            self.commit_failed(&error);
-        }
-    }
-
-    fn commit_failed(&self, error: &Error) {
-        self.metrics()
-            .commit_failures
-            .get_or_create(&group_labels(self.group()))
-            .inc();
-        tracing::warn!(group = self.name(), %error, "commit failed");
-    }
-
-    /// Commits the last settled positions of these partitions and waits for the answer. Also what was sent before: its
-    /// answer may have been an error.
-    fn commit_last(&self, source: &mut dyn Source, numbers: &[u32]) {
-        let commits: Vec<Commit> = numbers
-            .iter()
-            .filter_map(|number| self.partitions.get(number)?.settled.clone())
-            .collect();
-        if commits.is_empty() {
-            return;
-        }
-        if let Err(error) = source.commit(&commits, CommitMode::Sync) {
-            self.commit_failed(&error);
-        }
-    }
-
-    // --- giving up ---
-
-    fn revoke(&mut self, source: &mut dyn Source, partitions: Vec<u32>, lost: bool) {
-        tracing::info!(group = self.name(), ?partitions, lost, "partitions revoked");
-        if lost {
-            // Another member owns them: a commit would be refused, and the results are worth nothing.
-            self.give_up(source, &partitions);
-            return;
-        }
-        for number in &partitions {
-            if let Some(partition) = self.partitions.get_mut(number) {
-                partition.drain();
-            }
-        }
-        self.revocations.push(Revocation {
-            partitions,
-            deadline: Instant::now() + self.config().drain_deadline,
-        });
-    }
-
-    /// Answers revocations whose workers have ended or whose time is up.
-    fn end_revocations(&mut self, source: &mut dyn Source) {
-        let now = Instant::now();
-        let mut waiting = Vec::new();
-        for revocation in std::mem::take(&mut self.revocations) {
-            if self.drained(&revocation.partitions) || revocation.deadline <= now {
-                self.commit_last(source, &revocation.partitions);
-                self.give_up(source, &revocation.partitions);
-            } else {
-                waiting.push(revocation);
-            }
-        }
-        self.revocations = waiting;
-    }
-
-    fn drained(&self, numbers: &[u32]) -> bool {
-        numbers.iter().all(|number| {
-            self.partitions
-                .get(number)
-                .is_none_or(|partition| partition.link.is_none())
-        })
-    }
-
-    fn give_up(&mut self, source: &mut dyn Source, numbers: &[u32]) {
-        for number in numbers {
-            if let Some(partition) = self.partitions.remove(number)
-                && partition.link.is_some()
-            {
-                tracing::warn!(
-                    group = self.name(),
-                    partition = number,
-                    "worker abandoned: what it had begun is done again by the next owner"
-                );
-            }
-            self.metrics().forget(&partition_labels(self.group(), *number));
-        }
-        if let Err(error) = source.finish_revoke(numbers) {
-            tracing::warn!(group = self.name(), %error, partitions = ?numbers, "giving partitions up");
-        }
-    }
-
-    /// Drains everything; true once that is done or its time is up and the positions are committed.
-    fn close_if_drained(&mut self, source: &mut dyn Source) -> bool {
-        let now = Instant::now();
-        let deadline = match self.closing {
-            Some(deadline) => deadline,
-            None => {
-                tracing::info!(group = self.name(), "draining");
-                for partition in self.partitions.values_mut() {
-                    partition.drain();
-                }
-                let deadline = now + self.config().drain_deadline;
-                self.closing = Some(deadline);
-                deadline
-            }
-        };
-        let numbers: Vec<u32> = self.partitions.keys().copied().collect();
-        if !self.drained(&numbers) && now < deadline {
-            return false;
-        }
-        self.commit_last(source, &numbers);
-        true
-    }
-
-    /// Forgets everything without a commit.
-    fn drop_partitions(&mut self) {
-        for number in self.partitions.keys() {
-            self.metrics().forget(&partition_labels(self.group(), *number));
-        }
-        self.partitions.clear();
-        self.revocations.clear();
-        self.show();
-    }
-
-    // --- pausing ---
-
-    fn pause_and_resume(&mut self, source: &mut dyn Source) {
-        let limits = self.config().queue;
-        let mut pause = Vec::new();
-        let mut resume = Vec::new();
-        for partition in self.partitions.values().filter(|partition| partition.started) {
-            let wants = partition.wants_pause(&limits);
-            if wants && !partition.paused {
-                pause.push(partition.number);
-            } else if !wants && partition.paused {
-                resume.push(partition.number);
-            }
-        }
-        for (numbers, paused) in [(pause, true), (resume, false)] {
-            if numbers.is_empty() {
-                continue;
-            }
-            let result = if paused {
-                source.pause(&numbers)
-            } else {
-                source.resume(&numbers)
-            };
-            if let Err(error) = result {
-                // Tried again in the next round.
-                tracing::warn!(group = self.name(), %error, partitions = ?numbers, paused, "pausing or resuming");
-                continue;
-            }
-            for number in numbers {
-                if let Some(partition) = self.partitions.get_mut(&number) {
-                    partition.paused = paused;
-                }
-            }
-        }
-    }
-
-    // --- looking after ---
-
-    fn keep_house(&mut self, source: &dyn Source) {
-        let now = Instant::now();
-        if now < self.housekeeping_at {
-            return;
-        }
-        self.housekeeping_at = now + HOUSEKEEPING_INTERVAL;
-        let numbers: Vec<u32> = self.partitions.keys().copied().collect();
-        let log_ends = source.log_ends(&numbers);
-        let broker_now = self.shared.bus.broker_time().now();
-        let (group, stall_limit) = (self.group(), self.config().stall_limit);
-        let metrics = &self.shared.metrics;
-        let mut paused = 0;
-        for (partition, log_end) in self.partitions.values_mut().zip(log_ends) {
-            if let Some(log_end) = log_end {
-                partition.know_log_end(log_end);
-            }
-            paused += i64::from(partition.paused);
-            let labels = partition_labels(group, partition.number);
-            let lag = partition.lag();
-            metrics
-                .lag_records
-                .get_or_create(&labels)
-                .set(i64::try_from(lag).unwrap_or(i64::MAX));
-            let age = partition
-                .oldest_unsettled()
-                .map_or(Duration::ZERO, |time| broker_now.since(time));
-            metrics.lag_seconds.get_or_create(&labels).set(age.as_secs_f64());
-            let stalled_for = partition.stalled_for(now);
-            if stalled_for >= stall_limit {
-                self.board.fail(Failure::Stalled {
-                    group: group.name(),
-                    partition: partition.number,
-                    lag,
-                    stalled_for,
-                });
-            }
-        }
-        metrics
-            .paused_partitions
-            .get_or_create(&group_labels(group))
-            .set(paused);
-        self.show();
-    }
-
-    fn show(&self) {
-        let partitions = self
-            .partitions
-            .values()
-            .map(|partition| PartitionView {
-                partition: partition.number,
-                phase: partition.phase,
-                paused: partition.paused,
-                position: partition.position(),
-                log_end: partition.log_end(),
-                queued: partition.queued(),
-            })
-            .collect();
-        *self.board.status.lock() = ConsumerStatus { partitions };
     }
 }
