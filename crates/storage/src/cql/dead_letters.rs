@@ -33,6 +33,9 @@ fn shard_of(dlq_id: &str) -> i8 {
     tinyint((hash >> 60) as u8 % SHARDS)
 }
 
+/// What a filter needs of an entry: id, topic, class, state.
+type FilterColumns = (String, Option<i8>, Option<String>, Option<String>);
+
 #[derive(SerializeRow)]
 struct IdentityCells<'a> {
     shard: i8,
@@ -171,7 +174,7 @@ impl CqlStore {
         let mut ids = Vec::new();
         loop {
             let values = (tinyint(shard), after.as_str(), row_limit(LIST_PAGE));
-            let page: Vec<(String, Option<i8>, Option<String>, Option<String>)> =
+            let page: Vec<FilterColumns> =
                 read_all(&self.session, OPERATION, &self.statements.dead_letter_page, values).await?;
             let full = page.len() == LIST_PAGE;
             for (id, origin, class, state) in page {

@@ -39,6 +39,10 @@ impl RetrySession for NextNodeSession {
 }
 
 /// Whether another node may answer otherwise.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the driver's enum is non-exhaustive; the rest is not repeated"
+)]
 fn is_passing(error: &RequestAttemptError) -> bool {
     match error {
         RequestAttemptError::BrokenConnectionError(_) | RequestAttemptError::UnableToAllocStreamId => true,
