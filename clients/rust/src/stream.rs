@@ -6,7 +6,7 @@
 //! than `gap_patience`, when more than `max_waiting` events wait beyond it, or when a heartbeat shows a head that was
 //! not received.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use rand::{Rng, RngExt};
@@ -78,6 +78,9 @@ pub(crate) struct Stream {
     received: u64,
     /// The largest head heard of.
     head: u64,
+    /// Next in order, to be committed.
+    ready: VecDeque<Arrived>,
+    /// Beyond a gap.
     waiting: BTreeMap<u64, Option<v1::event::Kind>>,
     round: Round,
     /// A reason to pull that does not go away by itself.
@@ -98,6 +101,7 @@ impl Stream {
             cursor: cursor.user_seq,
             received: cursor.user_seq,
             head: cursor.user_seq,
+            ready: VecDeque::new(),
             waiting: BTreeMap::new(),
             round: Round::Idle,
             asked: false,
@@ -152,13 +156,15 @@ impl Stream {
         self.cursor = cursor.user_seq;
         self.received = cursor.user_seq;
         self.head = cursor.user_seq;
+        self.ready.clear();
         self.waiting.clear();
         self.round = Round::Idle;
         self.gap_since = None;
         self.asked = true;
     }
 
-    /// Events below `floor` are gone: the stream goes on there. Tells whether the cursor moves.
+    /// Events below `floor` are gone: the stream goes on there. Tells whether the cursor moves. What is ready must have
+    /// been committed.
     pub(crate) fn truncated(&mut self, floor: u64, now: Instant) -> bool {
         let before_floor = floor.saturating_sub(1);
         if before_floor <= self.received {
@@ -168,6 +174,7 @@ impl Stream {
         self.cursor = before_floor;
         self.head = self.head.max(before_floor);
         self.waiting = self.waiting.split_off(&floor);
+        self.close_gap();
         self.extend_round(now);
         true
     }
@@ -179,26 +186,39 @@ impl Stream {
             return Arrival::Duplicate;
         }
         self.head = self.head.max(user_seq);
-        let beyond_gap = user_seq > self.received + 1;
-        if self.waiting.contains_key(&user_seq) || (beyond_gap && self.waiting.len() >= self.settings.max_buffered) {
+        if user_seq == self.received + 1 {
+            self.received = user_seq;
+            self.ready.push_back(Arrived {
+                user_seq,
+                event: push.event.and_then(|event| event.kind),
+            });
+            self.close_gap();
+            return Arrival::New;
+        }
+        if self.waiting.contains_key(&user_seq) || self.waiting.len() >= self.settings.max_buffered {
             return Arrival::Ignored;
         }
         self.waiting.insert(user_seq, push.event.and_then(|event| event.kind));
-        if beyond_gap && !self.waiting.contains_key(&(self.received + 1)) {
-            self.gap_since.get_or_insert(now);
-        }
+        self.gap_since.get_or_insert(now);
         Arrival::New
     }
 
     /// Takes out what is next in order, at most `most` events.
     pub(crate) fn take_ready(&mut self, most: usize) -> Vec<Arrived> {
-        let mut ready = Vec::new();
-        while ready.len() < most {
-            let Some(event) = self.waiting.remove(&(self.received + 1)) else {
-                break;
-            };
+        let most = most.min(self.ready.len());
+        self.ready.drain(..most).collect()
+    }
+
+    /// Events that `take_ready` has.
+    pub(crate) fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Takes over what waited and is next in order now.
+    fn close_gap(&mut self) {
+        while let Some(event) = self.waiting.remove(&(self.received + 1)) {
             self.received += 1;
-            ready.push(Arrived {
+            self.ready.push_back(Arrived {
                 user_seq: self.received,
                 event,
             });
@@ -206,7 +226,6 @@ impl Stream {
         if self.waiting.is_empty() {
             self.gap_since = None;
         }
-        ready
     }
 
     /// Everything up to `user_seq` is in the local database.

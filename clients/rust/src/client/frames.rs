@@ -45,6 +45,9 @@ impl Client {
                     return Ok(());
                 }
             }
+            if self.stream.ready() >= EVENTS_PER_COMMIT {
+                self.commit(now).await?;
+            }
             taken += 1;
             if taken < FRAMES_PER_TURN {
                 next = self.link.try_next();
