@@ -29,8 +29,8 @@ pub struct Acks {
     max_count: u32,
     delivered: u64,
     stored: u64,
-    convs: BTreeMap<Conversation, u64>,
-    reads: BTreeMap<Conversation, u64>,
+    convs: Positions,
+    reads: Positions,
     /// ACKs merged since the last record.
     count: u32,
     /// When the first of them came.
@@ -62,8 +62,8 @@ impl Acks {
             max_count,
             delivered: cursor,
             stored: cursor,
-            convs: BTreeMap::new(),
-            reads: BTreeMap::new(),
+            convs: Positions::default(),
+            reads: Positions::default(),
             count: 0,
             since: None,
             writing: None,
@@ -87,7 +87,7 @@ impl Acks {
     pub fn report(&mut self, report: AckReport, now: Instant) {
         self.positions(report.delivered, report.stored);
         for (conversation, conv_seq) in report.convs {
-            raise(&mut self.convs, conversation, conv_seq);
+            self.convs.raise(conversation, conv_seq);
         }
         self.touched(now);
     }
@@ -106,7 +106,7 @@ impl Acks {
 
     /// Merges a read report.
     pub fn read(&mut self, conversation: Conversation, conv_seq: u64, now: Instant) {
-        raise(&mut self.reads, conversation, conv_seq);
+        self.reads.raise(conversation, conv_seq);
         self.touched(now);
     }
 
@@ -123,7 +123,7 @@ impl Acks {
     }
 
     fn news(&self) -> bool {
-        (self.delivered, self.stored) != self.written || !self.convs.is_empty() || !self.reads.is_empty()
+        (self.delivered, self.stored) != self.written || !self.convs.due.is_empty() || !self.reads.due.is_empty()
     }
 
     /// When a record must be written; `None` while nothing is new or one is under way.
@@ -145,8 +145,8 @@ impl Acks {
         let report = Report {
             delivered: self.delivered,
             stored: self.stored,
-            convs: take_some(&mut self.convs),
-            reads: take_some(&mut self.reads),
+            convs: self.convs.take(),
+            reads: self.reads.take(),
         };
         self.written = (self.delivered, self.stored);
         self.count = 0;
@@ -163,33 +163,56 @@ impl Acks {
             return;
         }
         self.written = (0, 0);
-        for (conversation, conv_seq) in report.convs {
-            raise(&mut self.convs, conversation, conv_seq);
-        }
-        for (conversation, conv_seq) in report.reads {
-            raise(&mut self.reads, conversation, conv_seq);
-        }
+        self.convs.put_back(report.convs);
+        self.reads.put_back(report.reads);
         // Not at once, so that a log that is away is not tried in a tight loop.
         self.count = 0;
         self.since = Some(now);
     }
 }
 
-fn raise(positions: &mut BTreeMap<Conversation, u64>, conversation: Conversation, conv_seq: u64) {
-    if let Some(known) = positions.get_mut(&conversation) {
-        *known = (*known).max(conv_seq);
-    } else if positions.len() < MAX_CONVS {
-        positions.insert(conversation, conv_seq);
-    }
+/// Positions in conversations: what is to be written, and what was, so that a repeated ACK writes nothing.
+#[derive(Debug, Default)]
+struct Positions {
+    due: BTreeMap<Conversation, u64>,
+    written: BTreeMap<Conversation, u64>,
 }
 
-fn take_some(positions: &mut BTreeMap<Conversation, u64>) -> Vec<(Conversation, u64)> {
-    if positions.len() <= MAX_ACK_CONVS {
-        return std::mem::take(positions).into_iter().collect();
+impl Positions {
+    fn raise(&mut self, conversation: Conversation, conv_seq: u64) {
+        if self
+            .written
+            .get(&conversation)
+            .is_some_and(|written| *written >= conv_seq)
+        {
+            return;
+        }
+        if let Some(due) = self.due.get_mut(&conversation) {
+            *due = (*due).max(conv_seq);
+        } else if self.due.len() < MAX_CONVS {
+            self.due.insert(conversation, conv_seq);
+        }
     }
-    std::iter::from_fn(|| positions.pop_first())
-        .take(MAX_ACK_CONVS)
-        .collect()
+
+    /// At most as many as a record takes.
+    fn take(&mut self) -> Vec<(Conversation, u64)> {
+        let taken: Vec<_> = std::iter::from_fn(|| self.due.pop_first())
+            .take(MAX_ACK_CONVS)
+            .collect();
+        if self.written.len() + taken.len() > MAX_CONVS {
+            // Forgetting costs a record when an old ACK is repeated.
+            self.written.clear();
+        }
+        self.written.extend(taken.iter().cloned());
+        taken
+    }
+
+    fn put_back(&mut self, taken: Vec<(Conversation, u64)>) {
+        for (conversation, conv_seq) in taken {
+            self.written.remove(&conversation);
+            self.raise(conversation, conv_seq);
+        }
+    }
 }
 
 /// Which message a pushed event was.
@@ -337,7 +360,7 @@ mod tests {
         assert_eq!(acks.due(), Some(now + INTERVAL));
         assert_eq!(acks.take(now), Some(report));
         acks.done(true, now);
-        acks.report(ack(8, &[]), now);
+        acks.report(ack(8, &[(1, 4)]), now);
         assert_eq!(acks.take(now), None, "positions never go back");
     }
 

@@ -72,8 +72,6 @@ pub struct Taken {
     pub close: Option<Code>,
     /// Take no more sends and end when nothing is pending.
     pub drain: bool,
-    /// Tell the device that its stream is now this long.
-    pub tell_head: Option<u64>,
 }
 
 /// An event that was pushed and is not known to be stored.
@@ -218,14 +216,24 @@ impl Mailbox {
         Some(push)
     }
 
-    /// Everything but the pushes.
+    /// The head to tell the device, once all pushes have gone: before them it would make the device pull what is on its
+    /// way.
+    pub fn take_head(&self) -> Option<u64> {
+        let mut state = self.state.lock();
+        if state.pushes.is_empty() {
+            state.tell_head.take()
+        } else {
+            None
+        }
+    }
+
+    /// Everything but pushes and heads.
     pub fn take(&self) -> Taken {
         let mut state = self.state.lock();
         Taken {
             reports: std::mem::take(&mut state.reports),
             close: state.close,
             drain: state.drain,
-            tell_head: state.tell_head.take(),
         }
     }
 
@@ -338,8 +346,10 @@ mod tests {
         assert_eq!(mailbox.push(push(2)), Handover::HandedOver);
         assert_eq!(mailbox.push(push(3)), Handover::Notified);
         assert_eq!(mailbox.push(push(4)), Handover::Notified);
-        assert_eq!(mailbox.take().tell_head, Some(4), "merged to one number");
-        assert_eq!(mailbox.take().tell_head, None);
+        assert_eq!(mailbox.take_head(), None, "not before the pushes");
+        while mailbox.pop().is_some() {}
+        assert_eq!(mailbox.take_head(), Some(4), "merged to one number");
+        assert_eq!(mailbox.take_head(), None);
         assert_eq!(mailbox.acknowledged(1, 1), vec![Millis(1001)]);
         assert_eq!(mailbox.push(push(5)), Handover::HandedOver);
         assert_eq!(mailbox.push(push(6)), Handover::Notified);

@@ -203,6 +203,16 @@ impl Metrics {
         for code in [Code::Ok, Code::Unconfirmed, Code::LaneOutOfOrder, Code::Overloaded] {
             m.sends.get_or_create(&label(code)).inc_by(0);
         }
+        for code in [
+            Code::Ok,
+            Code::Unauthenticated,
+            Code::Replaced,
+            Code::SlowConsumer,
+            Code::GoingAway,
+            Code::IdleTimeout,
+        ] {
+            m.sessions_closed.get_or_create(&label(code)).inc_by(0);
+        }
         for stage in [Stage::HandedOver, Stage::Stored] {
             // Creates the series.
             drop(m.end_to_end_seconds.get_or_create(&StageLabels { stage }));

@@ -28,6 +28,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) enum LinkEvent {
     /// Everything that waited is with the system.
     Drained,
+    /// The socket takes nothing more for now: [`Link::blocked_since`] is set.
+    Blocked,
     /// A message came.
     Message(Message),
     /// The device closed, or the connection broke.
@@ -103,7 +105,10 @@ impl Link {
             Poll::Ready(Ok(false)) => self.blocked_since = None,
             Poll::Ready(Err(error)) => return Poll::Ready(LinkEvent::Closed(Some(error))),
             Poll::Pending => {
-                self.blocked_since.get_or_insert_with(Instant::now);
+                if self.blocked_since.is_none() {
+                    self.blocked_since = Some(Instant::now());
+                    return Poll::Ready(LinkEvent::Blocked);
+                }
             }
         }
         if self.waiting.len() > MAX_WAITING {

@@ -281,7 +281,7 @@ impl Session {
             let event = self.next_event().await;
             let end = match event {
                 Event::Mail => self.mail(),
-                Event::Link(LinkEvent::Drained) => None,
+                Event::Link(LinkEvent::Drained | LinkEvent::Blocked) => None,
                 Event::Link(LinkEvent::Message(message)) => self.message(&message),
                 Event::Link(LinkEvent::Closed(error)) => Some(match error.as_ref().and_then(protocol_close_code) {
                     Some(code) => End::Protocol(code),
@@ -344,6 +344,9 @@ impl Session {
             }
             self.link.send_message(push.frame);
         }
+        if let Some(head_seq) = self.handle.mailbox.take_head() {
+            self.link.send(v1::Head { head_seq });
+        }
     }
 
     /// What others left in the mailbox.
@@ -351,9 +354,6 @@ impl Session {
         let taken = self.handle.mailbox.take();
         for report in taken.reports {
             self.delivery_report(report);
-        }
-        if let Some(head_seq) = taken.tell_head {
-            self.link.send(v1::Head { head_seq });
         }
         if taken.drain && self.draining.is_none() {
             self.draining = Some(Instant::now());

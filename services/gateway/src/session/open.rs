@@ -113,7 +113,7 @@ pub(crate) fn connected(node: &Node, identity: &Identity, handle: &Handle, epoch
 async fn first_frame(node: &Node, link: &mut Link) -> Result<(v1::Connect, Hello), End> {
     loop {
         let message = match link.next().await {
-            LinkEvent::Drained => continue,
+            LinkEvent::Drained | LinkEvent::Blocked => continue,
             LinkEvent::Message(message) => message,
             LinkEvent::Closed(error) => {
                 return Err(match error.as_ref().and_then(protocol_close_code) {
