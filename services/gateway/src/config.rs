@@ -79,6 +79,11 @@ pub struct GatewayConfig {
     pub sync_page_events: u32,
     /// Bytes of a sync page.
     pub sync_page_bytes: u32,
+    /// Sync rounds of a session at once (req:C7).
+    pub sync_burst: u32,
+    /// Until one more is allowed.
+    #[serde(rename = "sync_refill_ms", with = "duration::millis")]
+    pub sync_refill: Duration,
     /// How often the heads in PONG are refreshed.
     #[serde(rename = "heads_interval_ms", with = "duration::millis")]
     pub heads_interval: Duration,
@@ -152,6 +157,7 @@ impl Validate for Config {
             ("write_stall_ms", own.write_stall.as_millis()),
             ("sync_page_events", u128::from(own.sync_page_events)),
             ("sync_page_bytes", u128::from(own.sync_page_bytes)),
+            ("sync_burst", u128::from(own.sync_burst)),
             ("heads_interval_ms", own.heads_interval.as_millis()),
             ("route_heartbeat_ms", own.route_heartbeat.as_millis()),
         ] {

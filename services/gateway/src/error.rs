@@ -6,9 +6,6 @@ use tidings_resilience::{Classify, ErrorClass};
 /// What can go wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The token proves nothing.
-    #[error("token refused: {0}")]
-    Token(#[from] crate::auth::TokenError),
     /// Another service did not answer.
     #[error("{call}: {status}")]
     Call {
@@ -17,9 +14,6 @@ pub enum Error {
         /// What came back.
         status: tonic::Status,
     },
-    /// The connection broke.
-    #[error("connection: {0}")]
-    Socket(axum::Error),
     /// The producer is dead: the process must start again.
     #[error("the producer is dead: {0}")]
     ProducerDead(String),
@@ -36,8 +30,8 @@ pub enum Error {
 impl Classify for Error {
     fn class(&self) -> ErrorClass {
         match self {
-            Self::Call { .. } | Self::Socket(_) | Self::ProducerDead(_) => ErrorClass::Transient,
-            Self::Token(_) | Self::Bind { .. } => ErrorClass::Permanent,
+            Self::Call { .. } | Self::ProducerDead(_) => ErrorClass::Transient,
+            Self::Bind { .. } => ErrorClass::Permanent,
         }
     }
 }

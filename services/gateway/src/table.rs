@@ -103,6 +103,13 @@ impl Table {
         self.shard(uid).read().get(uid).cloned().unwrap_or_default()
     }
 
+    /// The session of a device.
+    #[must_use]
+    pub fn of_device(&self, key: &RouteKey) -> Option<Arc<Handle>> {
+        let shard = self.shard(&key.uid).read();
+        shard.get(&key.uid)?.iter().find(|handle| handle.key == *key).cloned()
+    }
+
     /// All sessions at some moment.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Handle>> {

@@ -12,6 +12,7 @@
 //! expiry, stalls) hang on one timer. An orderly end answers every pending send (scenario B117).
 
 mod actions;
+mod budget;
 mod link;
 mod open;
 mod pull;
@@ -42,6 +43,7 @@ use crate::metrics::Stage;
 use crate::node::Node;
 use crate::table::Handle;
 use actions::Produce;
+use budget::RoundBudget;
 use link::{Link, LinkEvent, protocol_close_code};
 use open::Opened;
 use pull::{HistoryAnswer, Round, RoundEvent};
@@ -138,6 +140,10 @@ pub(crate) async fn serve(node: Arc<Node>, socket: WebSocket, admission: Admissi
     let Session { link, handle, .. } = session;
     drop(registered);
     node.routes.unregister(&handle).await;
+    if let Some(successor) = node.table.of_device(&handle.key) {
+        // Both may have registered at once, the later login first: its route would have gone with this one.
+        node.routes.register(&successor).await;
+    }
     finish(&node, link, end).await;
 }
 
@@ -211,6 +217,7 @@ struct Session {
     /// What was pushed without a hole: first and last user_seq.
     pushed: Option<(u64, u64)>,
     round: Option<Round>,
+    budget: RoundBudget,
     histories: FuturesUnordered<BoxFuture<'static, HistoryAnswer>>,
     last_received: Instant,
     expires: Option<Instant>,
@@ -242,10 +249,10 @@ impl Session {
         if link.encoding() == Encoding::Json {
             opened.handle.mailbox.track();
         }
-        // The method that names the trait object's type.
         let mailbox = Arc::clone(&opened.handle.mailbox);
         let sink: Arc<dyn DeliverySink> = mailbox;
         Self {
+            budget: RoundBudget::new(node.config.sync_burst, node.config.sync_refill, now),
             expires: open::expiry(node.clock.now(), opened.identity.expires),
             node,
             link,

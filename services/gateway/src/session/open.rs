@@ -175,7 +175,7 @@ async fn open_inbox(node: &Node, identity: &Identity, hello: &Hello) -> Result<(
             Ok((opened.epoch, opened.cursor, opened.head_seq))
         }
         Err(status) => {
-            tracing::warn!(%status, "device cannot be opened");
+            tracing::debug!(%status, "device cannot be opened");
             Err(End::close(Code::Unavailable, "the inbox is not available"))
         }
     }

@@ -144,6 +144,16 @@ impl Session {
             round.again = true;
             return;
         }
+        if let Err(wait) = self.budget.take(now) {
+            return self.error(v1::Error {
+                code: Code::RateLimited as i32,
+                field: "sync".to_owned(),
+                reason: "too many sync rounds".to_owned(),
+                limit: u64::from(self.node.config.sync_burst),
+                retry_after_ms: u32::try_from(wait.as_millis()).unwrap_or(u32::MAX),
+                ..v1::Error::default()
+            });
+        }
         self.node.metrics.sync_rounds.inc();
         self.begin_round(cursor);
     }
@@ -184,7 +194,8 @@ impl Session {
             RoundEvent::Cut => "the round was cut".to_owned(),
             RoundEvent::Stalled => format!("no page within {} s", PAGE_TIMEOUT.as_secs()),
         };
-        tracing::warn!(error = failure, "sync round failed");
+        // Counted; the readiness gate says at a higher level when the inbox is away for all.
+        tracing::debug!(error = failure, "sync round failed");
         self.round = None;
         self.node.metrics.sync_rounds_failed.inc();
         self.unavailable("sync", 0);
@@ -265,7 +276,7 @@ impl Session {
                 });
             }
             Err(status) => {
-                tracing::warn!(%status, "history not available");
+                tracing::debug!(%status, "history not available");
                 return self.unavailable("history", request.request_id);
             }
         };

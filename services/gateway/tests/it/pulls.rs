@@ -79,7 +79,7 @@ async fn a_round_relays_pages_to_the_end_marker_in_both_encodings() {
 /// req:C3: an error is never an empty page.
 #[tokio::test]
 async fn a_round_that_fails_is_a_typed_error() {
-    let world = World::start().await;
+    let world = World::with(|config| config.sync_burst = 10).await;
     let mut device = Device::open(&world, "ann", "phone").await;
     let round = world.inbox.script_round();
     device.send(sync(0)).await;
@@ -129,6 +129,25 @@ async fn a_second_sync_extends_the_round() {
     let asked: Vec<u64> = world.inbox.syncs().iter().map(|sync| sync.after_user_seq).collect();
     assert_eq!(asked, [0, 2]);
     assert_eq!(world.metric("tidings_sync_rounds_total"), 1.0);
+}
+
+/// req:C7: too many rounds are refused with the time to come back.
+#[tokio::test]
+async fn rounds_are_limited() {
+    let world = World::start().await;
+    let mut device = Device::open(&world, "ann", "phone").await;
+    for _ in 0..3 {
+        device.send(sync(0)).await;
+        assert!(device.page().await.end_of_backlog);
+    }
+    device.send(sync(0)).await;
+    let error = device.error().await;
+    assert_eq!(
+        (error.code(), error.field.as_str(), error.limit),
+        (Code::RateLimited, "sync", 3)
+    );
+    assert!((1..=2000).contains(&error.retry_after_ms), "{error:?}");
+    assert_eq!(world.inbox.syncs().len(), 3);
 }
 
 #[tokio::test]
