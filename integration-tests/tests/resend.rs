@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use rand::rngs::StdRng;
 use tidings_domain::{ContentHash, Conversation};
 use tidings_integration_tests::cluster::{Cluster, ClusterOptions};
 use tidings_integration_tests::dev::Dev;
 use tidings_integration_tests::fault_proxy::{Cut, Direction, Fault, FaultProxy, address_of};
 use tidings_integration_tests::load::session::Hello;
-use tidings_integration_tests::load::user::{FRAME_DEADLINE, hello, mint, text, uid};
+use tidings_integration_tests::load::user::{hello, mint, text, uid};
 use tidings_integration_tests::load::{Session, reader};
 use tidings_integration_tests::seed;
 use tidings_integration_tests::system::System;
@@ -118,7 +118,7 @@ async fn two_at_once(system: &dyn System, run: &str, rng: &mut StdRng) -> Result
     let conversation = Conversation::direct(&alice, &bob);
     let (mut a1, _) = Session::open(&hello(system, 0, &alice, "phone")?).await?;
     let (mut a2, _) = Session::open(&hello(system, 1 % gateways, &alice, "laptop")?).await?;
-    let (mut b1, _) = Session::open(&hello(system, 0, &bob, "phone")?).await?;
+    let (mut b1, connected) = Session::open(&hello(system, 0, &bob, "phone")?).await?;
     for round in 1..=20 {
         let msg_id = mint(rng);
         let action = text(&conversation, round, msg_id, "twice");
@@ -126,8 +126,14 @@ async fn two_at_once(system: &dyn System, run: &str, rng: &mut StdRng) -> Result
         for ack in [first?, second?] {
             assert_eq!(ack.code, v1::Code::Ok as i32, "{ack:?}");
         }
-        let (_, message) = b1.message(msg_id).await?;
-        assert_eq!(message.conv_seq, round, "every message has one number");
+        let (user_seq, message) = b1.message(msg_id).await?;
+        assert_eq!(
+            (user_seq, message.conv_seq),
+            (round, round),
+            "every message has one number"
+        );
+        // Without it the push window closes.
+        b1.acknowledge(connected.epoch, user_seq).await?;
     }
     let nothing_more = b1
         .wait_for("a second copy", Duration::from_secs(1), |frame| {
@@ -138,18 +144,15 @@ async fn two_at_once(system: &dyn System, run: &str, rng: &mut StdRng) -> Result
         })
         .await;
     assert!(nothing_more.is_err(), "{nothing_more:?}");
-    let (mut reader, connected) = Session::open(&hello(system, 0, &bob, "laptop")?).await?;
-    reader.sync(connected.epoch, 0).await?;
-    let page = reader
-        .wait_for("the stream", FRAME_DEADLINE, |frame| {
-            let v1::server_frame::Frame::SyncPage(page) = frame else {
-                return None;
-            };
-            Some(page)
-        })
-        .await?;
-    assert_eq!((page.events.len(), page.end_of_backlog), (20, true));
+    let stream = reader::read_stream(&system.gateway_urls()[0], &system.token(&bob)?).await?;
+    assert_eq!(stream.len(), 20, "{stream:?}");
     Ok(())
+}
+
+async fn all(system: &dyn System, run: &str, rng: &mut StdRng) -> Result<()> {
+    a_lost_ack(system, run, rng).await.context("a lost ACK")?;
+    a_conflict(system, run, rng).await.context("a conflict")?;
+    two_at_once(system, run, rng).await.context("two at once")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -157,16 +160,12 @@ async fn resends_on_the_stack() -> Result<()> {
     let mut rng = seed::generator("resends_on_the_stack");
     let cluster = Cluster::start(ClusterOptions::new("resend_stack").gateways(2)).await?;
     let run = cluster.name().to_owned();
-    a_lost_ack(&cluster, &run, &mut rng).await?;
-    a_conflict(&cluster, &run, &mut rng).await?;
-    two_at_once(&cluster, &run, &mut rng).await
+    all(&cluster, &run, &mut rng).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn resends_in_one_process() -> Result<()> {
     let mut rng = seed::generator("resends_in_one_process");
     let dev = Dev::start("resend_dev").await?;
-    a_lost_ack(&dev, "run", &mut rng).await?;
-    a_conflict(&dev, "run", &mut rng).await?;
-    two_at_once(&dev, "run", &mut rng).await
+    all(&dev, "run", &mut rng).await
 }

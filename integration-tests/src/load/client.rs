@@ -89,7 +89,7 @@ impl Client {
             counters: Arc::clone(&counters),
             rng: StdRng::seed_from_u64(rng.next_u64()),
             outbox: Outbox::default(),
-            stream: Stream::default(),
+            stream: Stream::of(options.device.uid.clone()),
             gateway: options.first_gateway,
             options: options.clone(),
         };

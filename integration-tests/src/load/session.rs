@@ -1,8 +1,9 @@
 //! One WebSocket session, frame by frame.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use prost::Message as _;
@@ -35,7 +36,12 @@ pub struct Hello {
 /// An open session.
 pub struct Session {
     socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
+    /// Frames that [`Session::wait_for`] passed over, for later ones.
+    passed: VecDeque<v1::server_frame::Frame>,
 }
+
+/// A test that passes over more has lost sight of them.
+const MAX_PASSED: usize = 10_000;
 
 impl Session {
     /// Connects and introduces the device.
@@ -74,7 +80,10 @@ impl Session {
             .read_buffer_size(BUFFER_BYTES)
             .write_buffer_size(0);
         let (socket, _) = tokio_tungstenite::connect_async_with_config(request, Some(config), true).await?;
-        Ok(Self { socket })
+        Ok(Self {
+            socket,
+            passed: VecDeque::new(),
+        })
     }
 
     /// Sends one frame.
@@ -105,7 +114,8 @@ impl Session {
         }
     }
 
-    /// The next frame for which `pick` gives a value; other frames are passed over.
+    /// The first frame for which `pick` gives a value. Frames it passes over are kept for later calls: what they wait
+    /// for may have come before.
     pub async fn wait_for<T>(
         &mut self,
         what: &str,
@@ -113,13 +123,24 @@ impl Session {
         mut pick: impl FnMut(v1::server_frame::Frame) -> Option<T>,
     ) -> Result<T> {
         let end = Instant::now() + deadline;
+        for at in 0..self.passed.len() {
+            if let Some(value) = pick(self.passed[at].clone()) {
+                self.passed.remove(at);
+                return Ok(value);
+            }
+        }
         loop {
             let frame = tokio::time::timeout_at(end, self.next())
                 .await
                 .map_err(|_| anyhow!("{what}: not within {deadline:?}"))??;
-            if let Some(value) = pick(frame) {
+            if let Some(value) = pick(frame.clone()) {
                 return Ok(value);
             }
+            ensure!(
+                self.passed.len() < MAX_PASSED,
+                "{what}: {MAX_PASSED} frames were passed over"
+            );
+            self.passed.push_back(frame);
         }
     }
 

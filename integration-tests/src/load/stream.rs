@@ -48,6 +48,7 @@ enum Round {
 pub struct Stream {
     /// Epoch of the cursor; `None` until the first session.
     epoch: Option<u64>,
+    uid: Option<Uid>,
     cursor: u64,
     waiting: BTreeMap<u64, v1::Event>,
     by_number: HashSet<(String, u64)>,
@@ -63,6 +64,7 @@ impl Default for Stream {
     fn default() -> Self {
         Self {
             epoch: None,
+            uid: None,
             cursor: 0,
             waiting: BTreeMap::new(),
             by_number: HashSet::new(),
@@ -77,6 +79,14 @@ impl Default for Stream {
 }
 
 impl Stream {
+    /// The stream of a fresh device of `uid`.
+    pub fn of(uid: Uid) -> Self {
+        Self {
+            uid: Some(uid),
+            ..Self::default()
+        }
+    }
+
     /// What the next `Connect` carries; `None` if the device is fresh.
     pub fn position(&self) -> Option<v1::Cursor> {
         self.epoch.map(|epoch| v1::Cursor {
@@ -237,8 +247,11 @@ impl Stream {
         let shown = match &event {
             EventKind::Message { key, conv_seq, .. } => {
                 let conversation = key.conversation.as_str().to_owned();
-                let newest = self.convs.entry(conversation.clone()).or_default();
-                *newest = (*newest).max(*conv_seq);
+                // One's own messages are nobody's to hear of as delivered.
+                if self.uid.as_ref() != Some(&key.sender) {
+                    let newest = self.convs.entry(conversation.clone()).or_default();
+                    *newest = (*newest).max(*conv_seq);
+                }
                 let is_new_number = self.by_number.insert((conversation, *conv_seq));
                 let is_new_id = self.by_id.insert(key.clone());
                 is_new_number && is_new_id
