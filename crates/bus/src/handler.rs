@@ -13,7 +13,8 @@ pub enum Outcome {
     /// A dependency failed: this key waits and the record is tried again (1 s ... 30 s, jitter). If the cause is the
     /// record itself while its dependency is healthy, it is dead-lettered after 5 attempts.
     RetryLater(Cause),
-    /// It can never be handled: to `dlq`, broker-confirmed, then settled.
+    /// It can never be handled: to `dlq`, broker-confirmed, then settled. A record of `dlq` itself lies there already: it is
+    /// told of and settled.
     Reject(Rejection),
 }
 

@@ -1,4 +1,5 @@
-//! The consumer thread: owns the source, feeds the workers, commits what they settle.
+//! The consumer thread: owns the source, feeds the workers, commits what they settle. `handover` gives partitions up,
+//! `upkeep` pauses, measures and watches.
 //!
 //! **Loop.** Take the workers' messages, commit, answer rebalances that are due, start workers whose back-off has ended,
 //! pause and resume, poll. Nothing in it waits for a worker: a revocation is answered when its workers have drained or
@@ -278,6 +279,13 @@ impl Consumer {
                     "assigned twice without a revocation"
                 );
             }
+            if self.closing.is_some() {
+                // Nothing is begun any more; leaving the group gives it up.
+                if let Some(partition) = self.partitions.get_mut(&number) {
+                    partition.drain();
+                }
+                continue;
+            }
             self.start_worker(number);
         }
     }
@@ -403,6 +411,11 @@ impl Consumer {
                     "reading"
                 );
                 partition.read_from(offset);
+            }
+            Err(error @ Error::NotSetUp { .. }) if matches!(self.mode, Mode::Fold(_)) => {
+                // The log has moved since the assignment (scenario B97).
+                let reason = error.to_string();
+                self.ended(number, End::Stop { offset, reason });
             }
             Err(error) => {
                 partition.unlink();

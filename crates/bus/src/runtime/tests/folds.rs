@@ -17,6 +17,7 @@ struct World {
     begin_at: Mutex<Option<u64>>,
     fail_applies: Mutex<Vec<FoldError>>,
     panic_once: Mutex<bool>,
+    hang_in_begin: Mutex<bool>,
     applied: Mutex<Vec<u64>>,
 }
 
@@ -38,6 +39,10 @@ impl Fold for Counting {
     async fn begin(&mut self, assigned: &AssignedPartition) -> Result<FoldStart, FoldError> {
         let committed = assigned.committed.as_ref();
         self.world.starts.lock().push(assigned.clone());
+        let hang = *self.world.hang_in_begin.lock();
+        if hang {
+            std::future::pending::<()>().await;
+        }
         let offset = self.world.begin_at.lock().unwrap_or(committed.map_or(0, |c| c.offset));
         self.next = offset;
         Ok(FoldStart { offset })
@@ -289,4 +294,19 @@ async fn an_error_that_the_fold_wraps_still_counts_as_the_producers() {
     bus.append(Topic::Ingress, 0, Some("k"), "a");
     until("committed", || at(&bus, 0) == 1).await;
     assert_eq!(restarts(&runtime, "producer"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_hangs_before_it_began_does_not_hold_up_the_end() {
+    let Setup { runtime, .. } = setup();
+    let world = Arc::new(World::default());
+    *world.hang_in_begin.lock() = true;
+    let config = RuntimeConfig {
+        drain_deadline: Duration::from_secs(3600),
+        ..quick()
+    };
+    let consumer = spawn_fold(&runtime, FOLDS, Arc::new(Factory(Arc::clone(&world))), config).unwrap();
+    until("asked where to begin", || world.starts.lock().len() == 2).await;
+    runtime.stop.cancel();
+    in_time("stop", consumer.stopped()).await;
 }
