@@ -19,6 +19,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rand::{RngExt as _, SeedableRng as _};
 use tidings_domain::clock::{Clock, SystemClock};
 use tidings_domain::{MsgId, Uid};
+use tidings_proto::v1::server_frame::Frame as Told;
 use tidings_proto::{v1, wire};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, mpsc};
@@ -254,16 +255,23 @@ impl Device {
         socket.send(binary(v1::client_frame::Frame::Connect(connect))).await?;
         loop {
             match next_frame(&mut socket).await? {
-                v1::server_frame::Frame::Connected(connected) => {
+                Told::Connected(connected) => {
                     return Ok(Self {
                         socket,
                         epoch: connected.epoch,
                         cursor: connected.cursor,
                     });
                 }
-                v1::server_frame::Frame::Error(error) => anyhow::bail!("refused: {}", error.reason),
-                v1::server_frame::Frame::Closing(closing) => anyhow::bail!("closed: {}", closing.reason),
-                _ => {}
+                Told::Error(error) => anyhow::bail!("refused: {}", error.reason),
+                Told::Closing(closing) => anyhow::bail!("closed: {}", closing.reason),
+                Told::MsgAck(_)
+                | Told::Push(_)
+                | Told::SyncPage(_)
+                | Told::Head(_)
+                | Told::CursorReset(_)
+                | Told::Truncated(_)
+                | Told::Pong(_)
+                | Told::HistoryPage(_) => {}
             }
         }
     }
@@ -277,10 +285,10 @@ impl Device {
         loop {
             let mut head = 0;
             match next_frame(&mut self.socket).await? {
-                v1::server_frame::Frame::Push(push) => {
+                Told::Push(push) => {
                     waiting.extend(push.event.map(|event| (push.user_seq, event)));
                 }
-                v1::server_frame::Frame::SyncPage(page) => {
+                Told::SyncPage(page) => {
                     waiting.extend(
                         page.events
                             .into_iter()
@@ -289,10 +297,15 @@ impl Device {
                     syncing &= !page.end_of_backlog;
                     head = page.head_seq;
                 }
-                v1::server_frame::Frame::Head(told) => head = told.head_seq,
-                v1::server_frame::Frame::Pong(pong) => head = pong.head_seq,
-                v1::server_frame::Frame::Closing(closing) => anyhow::bail!("receiver closed: {}", closing.reason),
-                _ => {}
+                Told::Head(told) => head = told.head_seq,
+                Told::Pong(pong) => head = pong.head_seq,
+                Told::Closing(closing) => anyhow::bail!("receiver closed: {}", closing.reason),
+                Told::Connected(_)
+                | Told::MsgAck(_)
+                | Told::CursorReset(_)
+                | Told::Truncated(_)
+                | Told::HistoryPage(_)
+                | Told::Error(_) => {}
             }
             let before = self.cursor;
             while let Some(event) = waiting.remove(&(self.cursor + 1)) {
@@ -336,7 +349,7 @@ impl Device {
         let reader = async move {
             while let Some(message) = stream.next().await {
                 if let Message::Binary(bytes) = message?
-                    && let Some(v1::server_frame::Frame::MsgAck(ack)) = wire::decode_server(bytes)?.frame
+                    && let Some(Told::MsgAck(ack)) = wire::decode_server(bytes)?.frame
                     && acks.send(ack).await.is_err()
                 {
                     break;
@@ -407,7 +420,7 @@ fn binary(frame: v1::client_frame::Frame) -> Message {
     Message::Binary(wire::encode_client(&v1::ClientFrame { frame: Some(frame) }))
 }
 
-async fn next_frame(socket: &mut Socket) -> anyhow::Result<v1::server_frame::Frame> {
+async fn next_frame(socket: &mut Socket) -> anyhow::Result<Told> {
     loop {
         match socket.next().await.context("the connection ended")?? {
             Message::Binary(bytes) => {

@@ -98,9 +98,9 @@ async fn list(args: ListArgs) -> anyhow::Result<()> {
         shown += u32::try_from(page.entries.len()).unwrap_or(u32::MAX);
         for entry in &page.entries {
             if args.json {
-                print_json(entry)?
+                print_json(entry)?;
             } else {
-                print_row(entry, now, args.with_value)
+                print_row(entry, now, args.with_value);
             }
         }
         if page.next_after_id.is_empty() {

@@ -219,7 +219,9 @@ pub(crate) fn main(args: DevArgs) -> ExitCode {
         let signals = run::os_signals()?;
         let context = Context::new("dev", configs.shared.clone());
         let started = context.clone();
-        anyhow::Ok(run::run(context, signals, async move { start(started, configs).await }).await)
+        // Boxed: the whole wiring is in this future.
+        let start = Box::pin(start(started, configs));
+        anyhow::Ok(Box::pin(run::run(context, signals, start)).await)
     });
     match outcome {
         Ok(outcome) => {

@@ -76,7 +76,15 @@ pub(crate) async fn run(args: SendArgs) -> anyhow::Result<()> {
                     }
                 }
                 ClientEvent::Disconnected { reason } => eprintln!("disconnected: {reason}"),
-                _ => {}
+                ClientEvent::Shown(_)
+                | ClientEvent::StateChanged { .. }
+                | ClientEvent::Renewed { .. }
+                | ClientEvent::ReadSync { .. }
+                | ClientEvent::Connected { .. }
+                | ClientEvent::Synced { .. }
+                | ClientEvent::CursorReset
+                | ClientEvent::Truncated { .. }
+                | ClientEvent::Missed(_) => {}
             }
         }
         anyhow::bail!("the client ended before the message was {:?}", args.until)

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use tidings_bus::Bus as _;
 use tidings_chassis::config::{self, Shared, Validate};
 use tidings_chassis::stack;
 
@@ -28,20 +29,6 @@ pub(crate) enum TopicsCommand {
 pub(crate) enum SchemaCommand {
     /// Creates keyspace and tables that are missing. May be run again at any time.
     Apply(ConfigArgs),
-}
-
-struct NothingElse;
-
-impl<'de> serde::Deserialize<'de> for NothingElse {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        serde::de::IgnoredAny::deserialize(deserializer).map(|_| Self)
-    }
-}
-
-impl Validate for NothingElse {
-    fn validate(&self) -> Vec<String> {
-        Vec::new()
-    }
 }
 
 /// The settings of broker and stores; those of services may stand beside them and are checked by the services.

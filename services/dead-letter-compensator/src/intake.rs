@@ -34,15 +34,12 @@ impl Intake {
     }
 
     async fn resolve(&self, record: &LogRecord) -> Outcome {
-        let resolved = match record.value.clone().map(DlqResolved::decode) {
-            Some(Ok(resolved)) => resolved,
-            Some(Err(_)) | None => {
-                return Outcome::Reject(Rejection {
-                    error_class: "decode",
-                    detail: "the record says resolved but carries no readable DlqResolved".to_owned(),
-                    stage: "decode",
-                });
-            }
+        let Some(Ok(resolved)) = record.value.clone().map(DlqResolved::decode) else {
+            return Outcome::Reject(Rejection {
+                error_class: "decode",
+                detail: "the record says resolved but carries no readable DlqResolved".to_owned(),
+                stage: "decode",
+            });
         };
         match self.store.set_state(&resolved.dlq_id, DeadLetterState::Resolved).await {
             Ok(true) => {
