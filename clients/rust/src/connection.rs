@@ -31,6 +31,10 @@ const REFUSED_STATUSES: [u16; 2] = [401, 403];
 
 /// What a connection tells.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "frames are the rule; a box for each would cost more than the one end"
+)]
 pub(crate) enum Incoming {
     /// The gateway's frame.
     Frame(v1::ServerFrame),
@@ -61,12 +65,12 @@ pub(crate) enum Closed {
 
 impl From<tungstenite::Error> for Closed {
     fn from(error: tungstenite::Error) -> Self {
-        match error {
-            tungstenite::Error::Http(response) if REFUSED_STATUSES.contains(&response.status().as_u16()) => {
-                Self::Unauthenticated(response.status().as_u16())
-            }
-            other => Self::Socket(Box::new(other)),
+        if let tungstenite::Error::Http(response) = &error
+            && REFUSED_STATUSES.contains(&response.status().as_u16())
+        {
+            return Self::Unauthenticated(response.status().as_u16());
         }
+        Self::Socket(Box::new(error))
     }
 }
 

@@ -60,6 +60,8 @@ pub struct Diagnostics {
     pub sync_rounds: u64,
     /// Since the start: resends.
     pub resends: u64,
+    /// Since the start: holes in the numbers of a conversation.
+    pub holes: u64,
     /// Since the start: events that came again.
     pub duplicates: u64,
     /// Since the start: faults of the server that the unique keys kept from the user.

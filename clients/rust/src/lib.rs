@@ -16,6 +16,7 @@ mod connection;
 mod error;
 mod event;
 mod handle;
+mod holes;
 mod outbox;
 mod state;
 mod store;
@@ -34,9 +35,12 @@ use std::sync::Arc;
 use tidings_domain::clock::SystemClock;
 use tokio::task::JoinHandle;
 
+/// The task of a client; ends as [`Client::run`] does.
+pub type Running = JoinHandle<Result<(), Error>>;
+
 /// Opens a client with the machine's clock and randomness and runs it in a task, which ends as [`Client::run`] does.
 /// The first events are not missed: they are returned.
-pub fn spawn(config: ClientConfig) -> Result<(Handle, Events, JoinHandle<Result<(), Error>>), Error> {
+pub fn spawn(config: ClientConfig) -> Result<(Handle, Events, Running), Error> {
     let (client, handle) = Client::open(config, Arc::new(SystemClock), rand::make_rng())?;
     let events = handle.events();
     Ok((handle, events, tokio::spawn(client.run())))

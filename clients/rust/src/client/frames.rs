@@ -105,13 +105,16 @@ impl Client {
                     unread: truncated.unread,
                 });
             }
-            // History is not asked for yet.
-            Frame::HistoryPage(page) => tracing::debug!(page.request_id, "history that was not asked for"),
+            Frame::HistoryPage(page) => self.history(page).await?,
             Frame::Error(error) => {
                 tracing::debug!(error.code, error.field, error.reason, "the server refused a frame");
                 if v1::Code::try_from(error.code).is_ok_and(v1::Code::is_retryable) {
                     let after = Duration::from_millis(u64::from(error.retry_after_ms));
-                    self.stream.round_refused(after, now);
+                    if error.request_id == 0 {
+                        self.stream.round_refused(after, now);
+                    } else {
+                        self.holes.refused(error.request_id, after, now);
+                    }
                 }
             }
             Frame::Closing(closing) => {
@@ -120,6 +123,22 @@ impl Client {
             }
         }
         Ok(false)
+    }
+
+    async fn history(&mut self, page: v1::HistoryPage) -> Result<(), Error> {
+        if !self.holes.answered(&page) {
+            tracing::debug!(page.request_id, "history that was not asked for");
+            return Ok(());
+        }
+        let epoch = self.stream.cursor().epoch;
+        let changes = self
+            .db
+            .run(move |store| store.apply_history(epoch, page.messages))
+            .await?;
+        for change in changes {
+            self.tell_change(change);
+        }
+        Ok(())
     }
 
     fn goodbye(&mut self, closing: v1::Closing, now: Instant) -> Result<(), Error> {
@@ -191,6 +210,10 @@ impl Client {
                 });
             }
             Change::Renewed { old, entry } => self.go_on_as(old, entry),
+            Change::Hole(hole) => {
+                self.counts.holes += 1;
+                self.holes.found(hole);
+            }
             Change::ReadSync { conversation, read } => self.tell(ClientEvent::ReadSync { conversation, read }),
             Change::Duplicate => self.counts.duplicates += 1,
             Change::Conflict { user_seq } => {

@@ -218,6 +218,7 @@ impl Client {
         self.fresh = false;
         self.stream.reset(cursor);
         self.acks.reset();
+        self.holes.reset();
         Ok(())
     }
 
@@ -251,6 +252,7 @@ impl Client {
         };
         self.outbox.disconnected();
         self.stream.disconnected();
+        self.holes.disconnected();
         self.tell(ClientEvent::Disconnected {
             reason: reason.to_string(),
         });

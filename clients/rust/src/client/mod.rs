@@ -28,6 +28,7 @@ use crate::connection::Incoming;
 use crate::error::Error;
 use crate::event::{ClientEvent, RefusalReason};
 use crate::handle::{Command, Diagnostics, Handle, Recipient};
+use crate::holes::Holes;
 use crate::outbox::{Entry, Outbox};
 use crate::state::{Cause, MessageState};
 use crate::store::{NewMessage, OffThread, Store};
@@ -54,6 +55,7 @@ pub struct Client {
     outbox: Outbox,
     stream: Stream,
     acks: AckBook,
+    holes: Holes,
     link: Link,
     backoff: Backoff,
     limits: Limits,
@@ -64,6 +66,7 @@ pub struct Client {
 }
 
 /// What woke the event loop.
+#[expect(clippy::large_enum_variant, reason = "lives for one turn")]
 enum Wake {
     Command(Option<Command>),
     Incoming(Incoming),
@@ -88,6 +91,7 @@ impl Client {
             outbox,
             stream: Stream::new((&config).into(), cursor.unwrap_or_default()),
             acks: AckBook::new(config.ack_coalesce),
+            holes: Holes::default(),
             link: Link::Down {
                 retry_at: Instant::now(),
             },
@@ -165,6 +169,12 @@ impl Client {
                 });
             }
             self.send_acks(now);
+            for request in self.holes.due(now) {
+                let request_id = request.request_id;
+                if !self.link.send(request) {
+                    self.holes.refused(request_id, self.config.sync_interval, now);
+                }
+            }
         }
         Ok(())
     }
@@ -185,6 +195,7 @@ impl Client {
         if self.link.is_up() {
             deadlines.push(self.stream.next_deadline(now));
             deadlines.push(self.acks.next_deadline());
+            deadlines.push(self.holes.next_deadline(now));
             if self.link.room() > 0 {
                 deadlines.push(self.outbox.next_deadline(now));
             }

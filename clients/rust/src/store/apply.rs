@@ -7,9 +7,10 @@ use tidings_domain::{Action, Conversation, MsgId, OpId, Uid};
 use tidings_proto::v1;
 use tidings_proto::v1::event::Kind;
 
-use super::row::{StoredMessage, blob, number};
+use super::row::{StoredMessage, blob, number, unsigned};
 use super::{Store, entry, message_by_id, move_state, to, write_cursor};
 use crate::error::Error;
+use crate::holes::Hole;
 use crate::outbox::Entry;
 use crate::state::{Cause, MessageState};
 use crate::stream::Arrived;
@@ -28,6 +29,8 @@ pub(crate) enum Change {
     },
     /// The server has another message under this id; ours is sent again under a new one.
     Renewed { old: MsgId, entry: Entry },
+    /// Numbers were passed over; told after the message behind them.
+    Hole(Hole),
     /// The own read position, from another device.
     ReadSync { conversation: Conversation, read: u64 },
     /// It was here already.
@@ -123,6 +126,27 @@ impl Store {
     }
 }
 
+impl Store {
+    /// Stores messages of history under their keys. The cursor stays: history is no part of the user's stream.
+    pub(crate) fn apply_history(&mut self, epoch: u64, messages: Vec<v1::Message>) -> Result<Vec<Change>, Error> {
+        let what = "store history";
+        let uid = self.uid.clone();
+        let tx = to(what, self.db.transaction())?;
+        let mut applied = Applied::default();
+        let batch = Batch {
+            tx: &tx,
+            uid: &uid,
+            epoch,
+            user_seq: 0,
+        };
+        for message in messages {
+            batch.message(message, &mut applied)?;
+        }
+        to(what, tx.commit())?;
+        Ok(applied.changes)
+    }
+}
+
 struct Batch<'a> {
     tx: &'a Transaction<'a>,
     uid: &'a Uid,
@@ -141,12 +165,33 @@ impl Batch<'_> {
         applied
             .stored
             .push((message.conversation.clone(), message.raw.conv_seq));
+        let hole = to("look for a hole", self.hole_before(&message))?;
         let change = match to("look a message up", self.known(&message))? {
             Some(known) => self.came_again(&message, &known)?,
             None => self.came_first(message)?,
         };
         applied.changes.push(change);
+        applied.changes.extend(hole.map(Change::Hole));
         Ok(())
+    }
+
+    /// The numbers between the newest message of the conversation and this one. The first message that a device has of
+    /// a conversation is no hole: what is older is loaded on demand.
+    fn hole_before(&self, message: &Parsed) -> rusqlite::Result<Option<Hole>> {
+        let newest: Option<i64> = self
+            .tx
+            .prepare_cached("SELECT max(conv_seq) FROM messages WHERE epoch = ?1 AND conversation = ?2")?
+            .query_row(params![number(self.epoch), message.conversation.as_str()], |row| {
+                row.get(0)
+            })?;
+        Ok(newest.map(unsigned).and_then(|newest| {
+            let (from, to) = (newest.saturating_add(1), message.raw.conv_seq.saturating_sub(1));
+            (from <= to).then(|| Hole {
+                conversation: message.conversation.clone(),
+                from,
+                to,
+            })
+        }))
     }
 
     fn known(&self, message: &Parsed) -> rusqlite::Result<Option<Known>> {

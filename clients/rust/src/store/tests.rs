@@ -103,6 +103,7 @@ fn states(changes: &[Change]) -> Vec<(u8, MessageState)> {
             Change::State { msg_id, state, .. } => Some((msg_id.as_bytes()[15], *state)),
             Change::Shown(_)
             | Change::Renewed { .. }
+            | Change::Hole(_)
             | Change::ReadSync { .. }
             | Change::Duplicate
             | Change::Conflict { .. }

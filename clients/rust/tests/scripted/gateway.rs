@@ -277,6 +277,15 @@ impl Session {
         .await;
     }
 
+    /// The next request for history.
+    pub(crate) async fn history(&mut self) -> v1::HistoryRequest {
+        loop {
+            if let Frame::History(request) = self.frame().await {
+                return request;
+            }
+        }
+    }
+
     /// A link ACK.
     pub(crate) async fn answer(&mut self, action: &v1::UserAction, code: v1::Code) {
         self.send(v1::MsgAck {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidings_client::{ClientEvent, Database};
 use tidings_proto::v1;
 
-use crate::gateway::{Device, EPOCH, Gateway, push_of};
+use crate::gateway::{Device, EPOCH, Gateway, conversation, message_of, push, push_of};
 
 fn page(events: Vec<v1::Push>, head: u64) -> v1::SyncPage {
     v1::SyncPage {
@@ -89,7 +89,8 @@ async fn a_repeated_push_repeats_the_ack_and_nothing_else() {
 async fn a_gap_is_pulled_and_a_short_one_closes_by_itself() {
     let gateway = Gateway::start().await;
     let mut config = gateway.config(Database::Memory);
-    config.gap_patience = Duration::from_millis(100);
+    // Longer than three frames take on a busy machine.
+    config.gap_patience = Duration::from_millis(700);
     let mut device = Device::start(config);
     let mut session = gateway.synced(0).await;
     // Out of order, but complete.
@@ -125,6 +126,46 @@ async fn a_head_ahead_is_pulled() {
     assert_eq!(session.sync().await.user_seq, 1);
     session.end_of_backlog(vec![push_of(2)], 2).await;
     device.shown(1).await;
+    device.stop().await;
+}
+
+/// req:C5 and scenario B39: numbers that were passed over are asked for once; what history has is shown.
+#[tokio::test]
+async fn a_hole_in_a_conversation_is_filled_from_history() {
+    let gateway = Gateway::start().await;
+    let mut device = Device::start(gateway.config(Database::Memory));
+    let mut session = gateway.synced(0).await;
+    let event = |user_seq, n| push(user_seq, v1::event::Kind::Message(message_of("bob", n, n)));
+    session.send(event(1, 50)).await;
+    session.send(event(2, 53)).await;
+    let request = session.history().await;
+    assert_eq!(
+        (
+            request.conversation.as_str(),
+            request.from_conv_seq,
+            request.to_conv_seq
+        ),
+        ("d:alice:bob", 51, 52)
+    );
+    session
+        .send(v1::HistoryPage {
+            request_id: request.request_id,
+            conversation: request.conversation,
+            // Number 52 is void.
+            messages: vec![message_of("bob", 51, 51)],
+            has_more: false,
+            from_conv_seq: 51,
+            to_conv_seq: 52,
+        })
+        .await;
+    assert_eq!(device.shown(3).await, ["message 50", "message 53", "message 51"]);
+    session.send(event(3, 54)).await;
+    device.shown(1).await;
+    let all = device.handle.messages(conversation(), 10).await.expect("reads");
+    let numbers: Vec<_> = all.iter().filter_map(|message| message.conv_seq).collect();
+    assert_eq!(numbers, [50, 51, 53, 54], "sorted by conv_seq");
+    let diagnostics = device.handle.diagnostics().await.expect("runs");
+    assert_eq!((diagnostics.holes, diagnostics.cursor), (1, 3));
     device.stop().await;
 }
 
@@ -191,11 +232,7 @@ async fn a_slow_reader_is_told_what_it_missed() {
             _ => None,
         })
         .await;
-    let all = device
-        .handle
-        .messages(crate::gateway::conversation(), 100)
-        .await
-        .expect("reads");
+    let all = device.handle.messages(conversation(), 100).await.expect("reads");
     assert_eq!(all.len(), 50);
     device.stop().await;
 }
