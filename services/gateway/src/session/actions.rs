@@ -8,7 +8,8 @@ use tidings_proto::v1::{self, Code};
 use tidings_proto::validate::{self, Admitted};
 use tokio::time::Instant;
 
-use super::{Session, reports};
+use super::reports;
+use super::turns::Session;
 use crate::lane::{Lane, LaneKey, Verdict};
 use crate::mailbox::Report;
 

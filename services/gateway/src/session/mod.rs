@@ -6,10 +6,13 @@
 //!            └ pushes, link ACKs, pages, heads ◄── mailbox │ sync round │ history answers
 //! ```
 //!
+//! This module is the life of a connection: [`open`] → [`turns`] → the end. What frames do is in `actions` (sends),
+//! `reports` (ACKs of the device) and `pull` (sync, history).
+//!
 //! **Guarantee.** A send's ACK with code 0 leaves only after the log's delivery report (req:B1). Everything a session
 //! holds is bounded: sends by `max_unacked_sends`, pushes by the mailbox, answers by the link, one sync round and a few
-//! history requests at a time, both of which wait for the socket. All its times (idle, unconfirmed, ACK merging,
-//! expiry, stalls) hang on one timer. An orderly end answers every pending send (scenario B117).
+//! history requests at a time, both of which wait for the socket. An orderly end answers every pending send (scenario
+//! B117).
 
 mod actions;
 mod budget;
@@ -17,42 +20,21 @@ mod link;
 mod open;
 mod pull;
 mod reports;
+mod turns;
 
-use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::extract::ws::{Message, WebSocket};
-use futures::StreamExt;
-use futures::future::BoxFuture;
-use futures::stream::FuturesUnordered;
-use tidings_bus::producer::DeliverySink;
-use tidings_domain::Conversation;
-use tidings_proto::v1::{self, Code, client_frame};
-use tidings_proto::validate::Refusal;
+use axum::extract::ws::WebSocket;
+use tidings_proto::v1::{self, Code};
 use tidings_telemetry::traceparent::TraceContext;
-use tokio::time::{Instant, Sleep};
 
-use crate::acks::{Acks, Recent};
 use crate::auth::Identity;
-use crate::encoding::{self, Encoding};
-use crate::lane::Lane;
-use crate::metrics::Stage;
+use crate::encoding::Encoding;
 use crate::node::Node;
 use crate::table::Handle;
-use actions::Produce;
-use budget::RoundBudget;
-use link::{Link, LinkEvent, protocol_close_code};
-use open::Opened;
-use pull::{HistoryAnswer, Round, RoundEvent};
-
-/// Pushes moved to the socket before other things get their turn.
-const PUSHES_PER_TURN: usize = 32;
-
-/// Without any reason to wake earlier.
-const LONG: Duration = Duration::from_secs(3600);
+use link::Link;
+use turns::Session;
 
 /// What the HTTP request said of a connection.
 pub(crate) struct Admission {
@@ -137,7 +119,7 @@ pub(crate) async fn serve(node: Arc<Node>, socket: WebSocket, admission: Admissi
     let mut session = Session::new(Arc::clone(&node), link, opened, admission.trace);
     let end = session.run().await;
     session.leave(&end);
-    let Session { link, handle, .. } = session;
+    let (link, handle) = session.into_parts();
     drop(registered);
     node.routes.unregister(&handle).await;
     if let Some(successor) = node.table.of_device(&handle.key) {
@@ -193,340 +175,5 @@ fn frame_too_large(bytes: usize, limit: usize) -> v1::Error {
         reason: format!("the frame has {bytes} bytes; allowed are {limit}"),
         limit: limit as u64,
         ..v1::Error::default()
-    }
-}
-
-/// The state of an open session.
-struct Session {
-    node: Arc<Node>,
-    link: Link,
-    handle: Arc<Handle>,
-    sink: Arc<dyn DeliverySink>,
-    identity: Identity,
-    epoch: u64,
-    cursor: u64,
-    trace: Option<TraceContext>,
-    lanes: HashMap<Conversation, Lane>,
-    /// Sends at the producer, by tag.
-    produces: HashMap<u64, Produce>,
-    next_tag: u64,
-    /// When to tell which sends that they are unconfirmed; ascending, entries of settled sends are passed over.
-    unconfirmed: VecDeque<(Instant, u64)>,
-    acks: Acks,
-    recent: Recent,
-    /// What was pushed without a hole: first and last user_seq.
-    pushed: Option<(u64, u64)>,
-    round: Option<Round>,
-    budget: RoundBudget,
-    histories: FuturesUnordered<BoxFuture<'static, HistoryAnswer>>,
-    last_received: Instant,
-    expires: Option<Instant>,
-    /// Since when no new sends are taken.
-    draining: Option<Instant>,
-    timer: Pin<Box<Sleep>>,
-}
-
-enum Event {
-    Mail,
-    Link(LinkEvent),
-    Round(RoundEvent),
-    History(HistoryAnswer),
-    Timer,
-}
-
-impl Session {
-    fn new(node: Arc<Node>, link: Link, opened: Opened, trace: Option<TraceContext>) -> Self {
-        let now = Instant::now();
-        let mut acks = Acks::new(node.config.ack_interval, node.config.ack_count, opened.cursor);
-        if let Some(cursor) = opened.hello.cursor
-            && cursor.epoch == opened.epoch
-            && cursor.user_seq <= opened.handle.mailbox.head()
-        {
-            // A cursor that does not fit is reset by the sync it asks for.
-            acks.cursor(cursor.user_seq, now);
-            opened.handle.mailbox.acknowledged(cursor.user_seq, cursor.user_seq);
-        }
-        if link.encoding() == Encoding::Json {
-            opened.handle.mailbox.track();
-        }
-        let mailbox = Arc::clone(&opened.handle.mailbox);
-        let sink: Arc<dyn DeliverySink> = mailbox;
-        Self {
-            budget: RoundBudget::new(node.config.sync_burst, node.config.sync_refill, now),
-            expires: open::expiry(node.clock.now(), opened.identity.expires),
-            node,
-            link,
-            handle: opened.handle,
-            sink,
-            identity: opened.identity,
-            epoch: opened.epoch,
-            cursor: opened.cursor,
-            trace,
-            lanes: HashMap::new(),
-            produces: HashMap::new(),
-            next_tag: 1,
-            unconfirmed: VecDeque::new(),
-            acks,
-            recent: Recent::default(),
-            pushed: None,
-            round: None,
-            histories: FuturesUnordered::new(),
-            last_received: now,
-            draining: None,
-            timer: Box::pin(tokio::time::sleep(LONG)),
-        }
-    }
-
-    async fn run(&mut self) -> End {
-        // What came before the first wait (a close, a drain) is in the mailbox already.
-        if let Some(end) = self.mail() {
-            return end;
-        }
-        loop {
-            self.write_pushes();
-            self.arm_timer();
-            let event = self.next_event().await;
-            let end = match event {
-                Event::Mail => self.mail(),
-                Event::Link(LinkEvent::Drained | LinkEvent::Blocked) => None,
-                Event::Link(LinkEvent::Message(message)) => self.message(&message),
-                Event::Link(LinkEvent::Closed(error)) => Some(match error.as_ref().and_then(protocol_close_code) {
-                    Some(code) => End::Protocol(code),
-                    None => End::Gone,
-                }),
-                Event::Round(event) => {
-                    self.round_event(event);
-                    None
-                }
-                Event::History(answer) => {
-                    self.history_answer(answer);
-                    None
-                }
-                Event::Timer => self.tick(),
-            };
-            if let Some(end) = end.or_else(|| self.drained()) {
-                return end;
-            }
-        }
-    }
-
-    async fn next_event(&mut self) -> Event {
-        let may_pull = self.link.is_idle();
-        let Self {
-            link,
-            handle,
-            round,
-            histories,
-            timer,
-            ..
-        } = self;
-        tokio::select! {
-            biased;
-            () = handle.mailbox.woken() => Event::Mail,
-            event = link.next() => Event::Link(event),
-            event = pull::next(round), if may_pull && round.is_some() => Event::Round(event),
-            Some(answer) = histories.next(), if may_pull => Event::History(answer),
-            () = timer.as_mut() => Event::Timer,
-        }
-    }
-
-    /// Moves pushes to the socket as far as it takes them.
-    fn write_pushes(&mut self) {
-        let mut room = PUSHES_PER_TURN.saturating_sub(self.link.waiting());
-        while room > 0
-            && let Some(push) = self.handle.mailbox.pop()
-        {
-            room -= 1;
-            if let Some(appended) = push.append_time {
-                let took = self.node.writer.broker_now().since(appended);
-                self.node.metrics.end_to_end(Stage::HandedOver, took);
-            }
-            self.pushed = Some(match self.pushed {
-                Some((first, last)) if push.user_seq == last + 1 => (first, push.user_seq),
-                Some((first, last)) if (first..=last).contains(&push.user_seq) => (first, last),
-                Some(_) | None => (push.user_seq, push.user_seq),
-            });
-            if self.handle.mailbox.is_tracked() {
-                self.recent.pushed(push.user_seq, push.message);
-            }
-            self.link.send_message(push.frame);
-        }
-        if let Some(head_seq) = self.handle.mailbox.take_head() {
-            self.link.send(v1::Head { head_seq });
-        }
-    }
-
-    /// What others left in the mailbox.
-    fn mail(&mut self) -> Option<End> {
-        let taken = self.handle.mailbox.take();
-        for report in taken.reports {
-            self.delivery_report(report);
-        }
-        if taken.drain && self.draining.is_none() {
-            self.draining = Some(Instant::now());
-        }
-        taken.close.map(|code| {
-            let reason = if code == Code::Replaced {
-                "a later login of this device"
-            } else {
-                ""
-            };
-            End::close(code, reason)
-        })
-    }
-
-    /// The end of a session that takes no more sends: when nothing is pending or it took too long.
-    fn drained(&self) -> Option<End> {
-        let since = self.draining?;
-        (self.produces.is_empty() || since.elapsed() >= self.node.config.drain)
-            .then(|| End::close(Code::GoingAway, "the gateway stops"))
-    }
-
-    fn message(&mut self, message: &Message) -> Option<End> {
-        let now = Instant::now();
-        self.last_received = now;
-        let decoded = self.link.encoding().decode(message)?;
-        let limit = self.link.encoding().max_frame_bytes(&self.node.limits);
-        let bytes = encoding::size(message);
-        let oversize = (bytes > limit).then(|| frame_too_large(bytes, limit));
-        match (decoded, oversize) {
-            (
-                Ok(v1::ClientFrame {
-                    frame: Some(client_frame::Frame::Action(action)),
-                }),
-                oversize,
-            ) => self.action(&action, oversize, now),
-            (_, Some(error)) => self.error(error),
-            (Err(error), None) => self.error(error.to_error()),
-            (Ok(frame), None) => return self.frame(frame, now),
-        }
-        None
-    }
-
-    fn frame(&mut self, frame: v1::ClientFrame, now: Instant) -> Option<End> {
-        use client_frame::Frame;
-        match frame.frame {
-            Some(Frame::Connect(connect)) => return self.renew(&connect),
-            Some(Frame::Action(action)) => self.action(&action, None, now),
-            Some(Frame::Ack(ack)) => self.ack(&ack, now),
-            Some(Frame::DeliveredAck(ack)) => self.delivered_ack(&ack, now),
-            Some(Frame::ReadAck(ack)) => self.read_ack(&ack, now),
-            Some(Frame::Read(read)) => self.read(&read, now),
-            Some(Frame::Sync(sync)) => self.sync(&sync, now),
-            Some(Frame::History(request)) => self.history(&request),
-            Some(Frame::Ping(ping)) => self.link.send(v1::Pong {
-                head_seq: self.handle.mailbox.head(),
-                server_time: self.node.clock.now().get(),
-                client_time: ping.client_time,
-            }),
-            // The decoders name an unknown frame themselves.
-            None => self.error(v1::Error {
-                code: Code::UnknownFrame as i32,
-                ..v1::Error::default()
-            }),
-        }
-        None
-    }
-
-    /// A further connect frame carries a newer token, so that a session outlives its first (scenario B117).
-    fn renew(&mut self, connect: &v1::Connect) -> Option<End> {
-        if connect.device_id != self.handle.key.device.as_str() {
-            self.error(v1::Error {
-                code: Code::InvalidArgument as i32,
-                field: "device_id".to_owned(),
-                reason: "the session is another device's".to_owned(),
-                ..v1::Error::default()
-            });
-            return None;
-        }
-        match self.node.authenticator.verify(&connect.token) {
-            Ok(identity) if identity.uid == self.identity.uid => {
-                self.expires = open::expiry(self.node.clock.now(), identity.expires);
-                self.identity = identity;
-                self.link.send(open::connected(
-                    &self.node,
-                    &self.identity,
-                    &self.handle,
-                    self.epoch,
-                    self.cursor.max(self.acks.stored()),
-                ));
-                None
-            }
-            Ok(_) => Some(End::close(
-                Code::Unauthenticated,
-                crate::auth::TokenError::OtherUid.to_string(),
-            )),
-            Err(error) => Some(End::close(Code::Unauthenticated, error.to_string())),
-        }
-    }
-
-    fn refuse(&mut self, refusal: &Refusal, request_id: u64) {
-        self.error(refusal.to_error(request_id));
-    }
-
-    fn error(&mut self, error: v1::Error) {
-        self.node.metrics.refused(error.code());
-        self.link.send(error);
-    }
-
-    /// Sets the timer to the earliest thing that is due.
-    fn arm_timer(&mut self) {
-        if self.link.is_idle()
-            && let Some(round) = &mut self.round
-        {
-            round.waits();
-        }
-        let config = &self.node.config;
-        let due = [
-            Some(self.last_received + config.idle_timeout),
-            self.expires,
-            self.acks.due(),
-            self.unconfirmed.front().map(|(due, _)| *due),
-            self.link.blocked_since().map(|since| since + config.write_stall),
-            self.draining.map(|since| since + config.drain),
-            self.round.as_ref().and_then(Round::due),
-        ];
-        // A deadline that moved back is left to fire early: that costs one wake-up, a reset per frame would cost more.
-        if let Some(due) = due.into_iter().flatten().min()
-            && (due < self.timer.deadline() || self.timer.is_elapsed())
-        {
-            self.timer.as_mut().reset(due);
-        }
-    }
-
-    fn tick(&mut self) -> Option<End> {
-        let now = Instant::now();
-        let config = &self.node.config;
-        if self.expires.is_some_and(|due| due <= now) {
-            return Some(End::close(Code::Unauthenticated, "the token has expired"));
-        }
-        if self.last_received + config.idle_timeout <= now {
-            return Some(End::close(Code::IdleTimeout, "no frame in time"));
-        }
-        if self
-            .link
-            .blocked_since()
-            .is_some_and(|since| since + config.write_stall <= now)
-        {
-            return Some(End::close(Code::SlowConsumer, "the connection takes nothing"));
-        }
-        if self.round.as_ref().and_then(Round::due).is_some_and(|due| due <= now) {
-            self.round_event(RoundEvent::Stalled);
-        }
-        self.tell_unconfirmed(now);
-        if self.acks.due().is_some_and(|due| due <= now) {
-            self.write_acks(now);
-        }
-        None
-    }
-
-    /// The last things an ending session does for its device.
-    fn leave(&mut self, end: &End) {
-        // Merged ACKs are worth a record; nobody waits for its report.
-        self.write_acks(Instant::now());
-        match end {
-            End::Close { .. } => self.answer_pending(),
-            End::Protocol(_) | End::Gone => {}
-        }
     }
 }

@@ -18,7 +18,7 @@ use tidings_proto::validate::{self, HistoryRange};
 use tokio::time::Instant;
 use tonic::{Status, Streaming};
 
-use super::Session;
+use super::turns::Session;
 use crate::delivery::message_ref;
 use crate::peek;
 

@@ -5,7 +5,7 @@ use tidings_proto::v1::{self, Code};
 use tidings_proto::validate;
 use tokio::time::Instant;
 
-use super::Session;
+use super::turns::Session;
 use crate::metrics::Stage;
 
 /// Tag of the device-state record; one is under way at a time. Sends count from 1.

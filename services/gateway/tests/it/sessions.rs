@@ -234,6 +234,58 @@ async fn the_heartbeat_tells_a_replaced_route_from_a_lapsed_one() {
     assert_ne!(found[0][0].1.gateway, ADDRESS);
 }
 
+/// Two logins of one device register at once, the later one first: its route must be there in the end.
+#[tokio::test]
+async fn the_route_of_the_later_login_survives_a_late_registration_of_the_earlier() {
+    let world = World::start().await;
+    let mut earlier = Device::dial(&world, None, &[]).await.expect("a connection");
+    let open_gate = world.routes.delay_next();
+    earlier.send(connect("ann", "phone")).await;
+    eventually("the earlier registers", async || world.routes.is_delaying()).await;
+    let mut later = Device::open(&world, "ann", "phone").await;
+    let connection_id = async || {
+        let found = world
+            .routes
+            .lookup(&["ann".parse().expect("a uid")])
+            .await
+            .expect("a look-up");
+        found[0].first().map(|(_, route)| route.connection_id)
+    };
+    let of_later = connection_id().await;
+    open_gate.send(()).expect("the registration waits");
+    earlier.expect_connected().await;
+    assert_eq!(earlier.closed().await.0.code(), Code::Replaced);
+    drop(earlier);
+    eventually("the later login's route is back", async || {
+        connection_id().await == of_later
+    })
+    .await;
+    later.ping().await;
+}
+
+/// Without the registry sessions open and go on; their routes come when it is back.
+#[tokio::test]
+async fn without_the_registry_sessions_go_on() {
+    let world = World::with(|config| config.route_heartbeat = Duration::from_millis(20)).await;
+    world.routes.set_down(true);
+    let mut device = Device::open(&world, "ann", "phone").await;
+    device.send(text(1, "bob", 1, "hi")).await;
+    assert_eq!(device.ack().await.code(), Code::Ok);
+    assert_eq!(world.routed("ann").await, Vec::<String>::new());
+    // push-fanout asks every gateway.
+    let outcomes = world
+        .push("ann", 1, crate::support::event("bob", "x", "ann", 1, "hi"))
+        .await;
+    assert_eq!(outcomes, [v1::DeliverOutcome::HandedOver]);
+    device.pushed().await;
+    world.routes.set_down(false);
+    eventually("the route is registered", async || {
+        world.routed("ann").await == ["phone"]
+    })
+    .await;
+    assert!(world.metric("tidings_route_errors_total") > 0.0);
+}
+
 /// Scenario B117: an explicit end at expiry, pending sends answered; a newer token in time goes on.
 #[tokio::test]
 async fn a_session_ends_with_its_token_unless_a_newer_one_comes() {

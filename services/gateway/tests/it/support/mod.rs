@@ -3,6 +3,7 @@
 pub(crate) mod device;
 pub(crate) mod log;
 pub(crate) mod neighbours;
+pub(crate) mod registry;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,11 +23,11 @@ use tidings_proto::v1::history_server::HistoryServer;
 use tidings_proto::v1::inbox_client::InboxClient;
 use tidings_proto::v1::inbox_server::InboxServer;
 use tidings_proto::v1::{self, DeliverItem, DeliverOutcome, DeliverRequest, DeliverTarget};
-use tidings_storage::embedded::LocalRoutes;
 use tidings_storage::port::Routes;
 
 use self::log::Log;
 use self::neighbours::{FakeHistory, FakeInbox};
+use self::registry::Registry;
 
 /// Longest wait for anything; a test that waits for it fails.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
@@ -43,7 +44,7 @@ pub(crate) struct World {
     pub(crate) log: Arc<Log>,
     pub(crate) inbox: FakeInbox,
     pub(crate) history: FakeHistory,
-    pub(crate) routes: Arc<LocalRoutes>,
+    pub(crate) routes: Arc<Registry>,
     pub(crate) clock: ManualClock,
     pub(crate) context: Context,
     pub(crate) addr: SocketAddr,
@@ -60,7 +61,7 @@ impl World {
         let clock = ManualClock::at(NOW);
         let log = Arc::new(Log::new(Arc::new(clock.clone())));
         let (inbox, history) = (FakeInbox::default(), FakeHistory::default());
-        let routes = Arc::new(LocalRoutes::new(Arc::new(clock.clone())));
+        let routes = Arc::new(Registry::new(Arc::new(clock.clone())));
         let mut config = Config::defaults();
         config.gateway.listen = "127.0.0.1:0".parse().expect("an address");
         config.gateway.hs256_secret = Secret::new(SECRET);
