@@ -80,6 +80,8 @@ pub struct ClientConfig {
     pub sync_timeout: Duration,
     /// Shortest and longest time between two pulls on a link that looks healthy.
     pub pull_interval: (Duration, Duration),
+    /// Shortest time between two read reports of one conversation.
+    pub read_interval: Duration,
     /// Time between heartbeats until the server has named its own.
     pub ping_interval: Duration,
     /// Silence of the server after a heartbeat that means that the link is dead.
@@ -120,6 +122,7 @@ impl ClientConfig {
             sync_interval: seconds(2),
             sync_timeout: seconds(10),
             pull_interval: (seconds(180), seconds(300)),
+            read_interval: seconds(1),
             ping_interval: seconds(20),
             pong_timeout: seconds(10),
             connect_timeout: seconds(10),

@@ -83,6 +83,11 @@ pub(crate) enum Command {
         msg_id: MsgId,
         reply: oneshot::Sender<Result<(), Error>>,
     },
+    Read {
+        conversation: Conversation,
+        conv_seq: u64,
+        reply: oneshot::Sender<Result<(), Error>>,
+    },
     Messages {
         conversation: Conversation,
         limit: u32,
@@ -123,6 +128,17 @@ impl Handle {
     /// Sends a `FAILED` message again, under the same id.
     pub async fn resend(&self, msg_id: MsgId) -> Result<(), Error> {
         self.ask(|reply| Command::Resend { msg_id, reply }).await?
+    }
+
+    /// Notes that the user has read a conversation up to `conv_seq`; the peer and the user's other devices learn of it
+    /// as soon as there is a session.
+    pub async fn read(&self, conversation: Conversation, conv_seq: u64) -> Result<(), Error> {
+        self.ask(|reply| Command::Read {
+            conversation,
+            conv_seq,
+            reply,
+        })
+        .await?
     }
 
     /// The newest `limit` messages of a conversation in the local database, oldest first.

@@ -18,6 +18,7 @@ mod event;
 mod handle;
 mod holes;
 mod outbox;
+mod reads;
 mod state;
 mod store;
 mod stream;

@@ -214,7 +214,16 @@ impl Client {
                 self.counts.holes += 1;
                 self.holes.found(hole);
             }
-            Change::ReadSync { conversation, read } => self.tell(ClientEvent::ReadSync { conversation, read }),
+            Change::ReadSync {
+                conversation,
+                read,
+                moved,
+            } => {
+                self.reads.confirmed(&conversation, read);
+                if moved {
+                    self.tell(ClientEvent::ReadSync { conversation, read });
+                }
+            }
             Change::Duplicate => self.counts.duplicates += 1,
             Change::Conflict { user_seq } => {
                 self.counts.conflicts += 1;

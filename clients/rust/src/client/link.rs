@@ -253,6 +253,7 @@ impl Client {
         self.outbox.disconnected();
         self.stream.disconnected();
         self.holes.disconnected();
+        self.reads.disconnected();
         self.tell(ClientEvent::Disconnected {
             reason: reason.to_string(),
         });

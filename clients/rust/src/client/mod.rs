@@ -14,8 +14,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use tidings_domain::MsgId;
 use tidings_domain::clock::{Millis, SharedClock};
+use tidings_domain::{Conversation, MsgId};
 use tidings_proto::v1;
 use tidings_proto::validate::{self, Limits};
 use tidings_resilience::Backoff;
@@ -30,6 +30,7 @@ use crate::event::{ClientEvent, RefusalReason};
 use crate::handle::{Command, Diagnostics, Handle, Recipient};
 use crate::holes::Holes;
 use crate::outbox::{Entry, Outbox};
+use crate::reads::ReadBook;
 use crate::state::{Cause, MessageState};
 use crate::store::{NewMessage, OffThread, Store};
 use crate::stream::Stream;
@@ -39,6 +40,8 @@ use link::Link;
 const COMMAND_QUEUE: usize = 256;
 /// Commands taken in one turn: what shares a transaction.
 const COMMANDS_PER_TURN: usize = 64;
+/// Read reports taken over from an earlier process.
+const MAX_UNCONFIRMED_READS: u32 = 1_000;
 /// How long the farewell may take.
 const FINISH_PATIENCE: Duration = Duration::from_secs(1);
 /// Age from which a resend by hand needs the server's word that it lacks the message (req:A3).
@@ -56,6 +59,7 @@ pub struct Client {
     stream: Stream,
     acks: AckBook,
     holes: Holes,
+    reads: ReadBook,
     link: Link,
     backoff: Backoff,
     limits: Limits,
@@ -79,6 +83,7 @@ impl Client {
         let store = Store::open(&config.database, &config.uid, &config.device_id)?;
         let cursor = store.cursor()?;
         let outbox = Outbox::new((&config).into(), store.outbox()?);
+        let unconfirmed = store.unconfirmed_reads(MAX_UNCONFIRMED_READS)?;
         let (command_sender, commands) = mpsc::channel(COMMAND_QUEUE);
         let events = broadcast::Sender::new(config.event_buffer.max(1));
         let handle = Handle {
@@ -92,6 +97,7 @@ impl Client {
             stream: Stream::new((&config).into(), cursor.unwrap_or_default()),
             acks: AckBook::new(config.ack_coalesce),
             holes: Holes::default(),
+            reads: ReadBook::new(config.read_interval, unconfirmed),
             link: Link::Down {
                 retry_at: Instant::now(),
             },
@@ -169,6 +175,9 @@ impl Client {
                 });
             }
             self.send_acks(now);
+            for read in self.reads.due(now, self.link.room()) {
+                self.link.send(read);
+            }
             for request in self.holes.due(now) {
                 let request_id = request.request_id;
                 if !self.link.send(request) {
@@ -198,6 +207,7 @@ impl Client {
             deadlines.push(self.holes.next_deadline(now));
             if self.link.room() > 0 {
                 deadlines.push(self.outbox.next_deadline(now));
+                deadlines.push(self.reads.next_deadline(now));
             }
         }
         deadlines.into_iter().flatten().min()
@@ -226,6 +236,14 @@ impl Client {
                 Command::Resend { msg_id, reply } => {
                     self.store_new(std::mem::take(&mut sends)).await?;
                     let result = self.resend_by_hand(msg_id).await?;
+                    answer(reply, result);
+                }
+                Command::Read {
+                    conversation,
+                    conv_seq,
+                    reply,
+                } => {
+                    let result = self.mark_read(conversation, conv_seq).await?;
                     answer(reply, result);
                 }
                 Command::Messages {
@@ -321,6 +339,20 @@ impl Client {
             refusal: None,
         });
         self.outbox.push(entry);
+        Ok(Ok(()))
+    }
+
+    async fn mark_read(&mut self, conversation: Conversation, conv_seq: u64) -> Result<Result<(), Error>, Error> {
+        let frame = v1::Read {
+            conversation: conversation.as_str().to_owned(),
+            conv_seq,
+        };
+        if let Err(refusal) = validate::read(&frame, &self.config.uid) {
+            return Ok(Err(refusal.into()));
+        }
+        let read_in = conversation.clone();
+        self.db.run(move |store| store.read(&read_in, conv_seq)).await?;
+        self.reads.read(conversation, conv_seq);
         Ok(Ok(()))
     }
 

@@ -8,7 +8,7 @@ use tidings_proto::v1;
 use tidings_proto::v1::event::Kind;
 
 use super::row::{StoredMessage, blob, number, unsigned};
-use super::{Store, entry, message_by_id, move_state, to, write_cursor};
+use super::{Store, entry, message_by_id, move_state, to, write_cursor, write_read};
 use crate::error::Error;
 use crate::holes::Hole;
 use crate::outbox::Entry;
@@ -31,8 +31,12 @@ pub(crate) enum Change {
     Renewed { old: MsgId, entry: Entry },
     /// Numbers were passed over; told after the message behind them.
     Hole(Hole),
-    /// The own read position, from another device.
-    ReadSync { conversation: Conversation, read: u64 },
+    /// The own read position as the server has it; it moved if another device reported it.
+    ReadSync {
+        conversation: Conversation,
+        read: u64,
+        moved: bool,
+    },
     /// It was here already.
     Duplicate,
     /// Another message has this number, or another content this key: a fault of the server.
@@ -459,23 +463,14 @@ impl Batch<'_> {
             });
             return Ok(());
         };
-        // Read positions never go back (scenario B47).
         let moved = to(
             "store a read position",
-            self.tx
-                .prepare_cached(
-                    "INSERT INTO read_positions (conversation, conv_seq) VALUES (?1, ?2)
-                     ON CONFLICT DO UPDATE SET conv_seq = excluded.conv_seq WHERE excluded.conv_seq > conv_seq",
-                )
-                .and_then(|mut statement| statement.execute(params![conversation.as_str(), number(sync.read)])),
+            write_read(self.tx, &conversation, sync.read, sync.read),
         )?;
-        applied.changes.push(if moved == 0 {
-            Change::Duplicate
-        } else {
-            Change::ReadSync {
-                conversation,
-                read: sync.read,
-            }
+        applied.changes.push(Change::ReadSync {
+            conversation,
+            read: sync.read,
+            moved,
         });
         Ok(())
     }

@@ -232,6 +232,38 @@ impl Store {
         }))
     }
 
+    /// Notes that the user has read up to here; never back (scenario B47).
+    pub(crate) fn read(&mut self, conversation: &Conversation, read: u64) -> Result<(), Error> {
+        to("store a read position", write_read(&self.db, conversation, read, 0))?;
+        Ok(())
+    }
+
+    /// What the user has read and the server has not confirmed, for the newest `limit` conversations.
+    pub(crate) fn unconfirmed_reads(&self, limit: u32) -> Result<Vec<(Conversation, u64)>, Error> {
+        let what = "read the read positions";
+        let rows: Vec<(String, i64)> = to(
+            what,
+            self.db
+                .prepare_cached(
+                    "SELECT conversation, conv_seq FROM read_positions WHERE conv_seq > confirmed
+                     ORDER BY rowid DESC LIMIT ?1",
+                )
+                .and_then(|mut statement| {
+                    statement
+                        .query_map([limit], |row| Ok((row.get(0)?, row.get(1)?)))?
+                        .collect()
+                }),
+        )?;
+        rows.into_iter()
+            .map(|(conversation, read)| {
+                let conversation = Conversation::parse(&conversation).map_err(|_| Error::Corrupt {
+                    what: "a read position",
+                })?;
+                Ok((conversation, unsigned(read)))
+            })
+            .collect()
+    }
+
     /// The row of an own message.
     pub(crate) fn own(&self, msg_id: MsgId) -> Result<Option<(i64, StoredMessage)>, Error> {
         match to("find a message", own_message(&self.db, msg_id))? {
@@ -283,6 +315,21 @@ fn write_cursor(db: &Connection, cursor: v1::Cursor) -> rusqlite::Result<()> {
     )?
     .execute(params![number(cursor.epoch), number(cursor.user_seq)])?;
     Ok(())
+}
+
+/// Moves a read position forward; tells whether it moved.
+fn write_read(db: &Connection, conversation: &Conversation, read: u64, confirmed: u64) -> rusqlite::Result<bool> {
+    let before: Option<i64> = db
+        .prepare_cached("SELECT conv_seq FROM read_positions WHERE conversation = ?1")?
+        .query_row([conversation.as_str()], |row| row.get(0))
+        .optional()?;
+    db.prepare_cached(
+        "INSERT INTO read_positions (conversation, conv_seq, confirmed) VALUES (?1, ?2, ?3)
+         ON CONFLICT DO UPDATE SET conv_seq = max(conv_seq, excluded.conv_seq),
+             confirmed = max(confirmed, excluded.confirmed)",
+    )?
+    .execute(params![conversation.as_str(), number(read), number(confirmed)])?;
+    Ok(before.is_none_or(|before| unsigned(before) < read))
 }
 
 fn insert_outgoing(tx: &Transaction<'_>, message: &NewMessage, uid: &Uid, device: &DeviceId) -> rusqlite::Result<i64> {

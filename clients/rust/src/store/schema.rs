@@ -47,7 +47,8 @@ CREATE TABLE outbox (
 ) STRICT;
 CREATE TABLE read_positions (
     conversation TEXT PRIMARY KEY,
-    conv_seq INTEGER NOT NULL
+    conv_seq INTEGER NOT NULL,
+    confirmed INTEGER NOT NULL
 ) STRICT;
 ";
 

@@ -387,10 +387,24 @@ fn read_positions_never_go_back_and_the_unreadable_keeps_its_place() {
     assert!(matches!(
         &changes[..],
         [
-            Change::ReadSync { read: 50, .. },
-            Change::Duplicate,
+            Change::ReadSync {
+                read: 50,
+                moved: true,
+                ..
+            },
+            Change::ReadSync {
+                read: 40,
+                moved: false,
+                ..
+            },
             Change::Unreadable { user_seq: 3 }
         ]
     ));
     assert_eq!(store.cursor().expect("reads").map(|cursor| cursor.user_seq), Some(3));
+    assert!(store.unconfirmed_reads(10).expect("reads").is_empty());
+    store.read(&conversation(), 70).expect("stores");
+    store.read(&conversation(), 60).expect("stores");
+    assert_eq!(store.unconfirmed_reads(10).expect("reads"), [(conversation(), 70)]);
+    apply(&mut store, EPOCH, 4, vec![read(70)]);
+    assert!(store.unconfirmed_reads(10).expect("reads").is_empty());
 }

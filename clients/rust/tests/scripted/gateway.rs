@@ -152,6 +152,7 @@ impl Gateway {
         Session {
             socket: soon("a connection", accepted).await,
             acks: Vec::new(),
+            reads: VecDeque::new(),
             actions: VecDeque::new(),
         }
     }
@@ -192,6 +193,8 @@ pub(crate) struct Session {
     socket: WebSocketStream<TcpStream>,
     /// ACKs seen while waiting for something else.
     pub(crate) acks: Vec<v1::Ack>,
+    /// Read reports that came before they were asked for.
+    reads: VecDeque<v1::Read>,
     /// Actions that came before they were asked for.
     actions: VecDeque<v1::UserAction>,
 }
@@ -244,12 +247,11 @@ impl Session {
                 Frame::Sync(sync) => return sync.cursor.expect("a sync has a cursor"),
                 Frame::Ack(ack) => self.acks.push(ack),
                 Frame::Action(action) => self.actions.push_back(action),
+                Frame::Read(read) => self.reads.push_back(read),
                 Frame::Ping(_) => {}
-                other @ (Frame::Connect(_)
-                | Frame::DeliveredAck(_)
-                | Frame::ReadAck(_)
-                | Frame::Read(_)
-                | Frame::History(_)) => panic!("unexpected {other:?}"),
+                other @ (Frame::Connect(_) | Frame::DeliveredAck(_) | Frame::ReadAck(_) | Frame::History(_)) => {
+                    panic!("unexpected {other:?}")
+                }
             }
         }
     }
@@ -275,6 +277,18 @@ impl Session {
             next_user_seq: head,
         })
         .await;
+    }
+
+    /// The next read report.
+    pub(crate) async fn read(&mut self) -> v1::Read {
+        if let Some(read) = self.reads.pop_front() {
+            return read;
+        }
+        loop {
+            if let Frame::Read(read) = self.frame().await {
+                return read;
+            }
+        }
     }
 
     /// The next request for history.

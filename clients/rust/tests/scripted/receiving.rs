@@ -169,6 +169,31 @@ async fn a_hole_in_a_conversation_is_filled_from_history() {
     device.stop().await;
 }
 
+/// req:D4: a read report is repeated in the next session until the own stream confirms it.
+#[tokio::test]
+async fn a_read_report_survives_a_lost_link() {
+    let gateway = Gateway::start().await;
+    let device = Device::start(gateway.config(Database::Memory));
+    device.handle.read(conversation(), 7).await.expect("is taken");
+    device.handle.read(conversation(), 5).await.expect("changes nothing");
+    let mut session = gateway.synced(0).await;
+    assert_eq!(session.read().await.conv_seq, 7);
+    drop(session);
+    let mut session = gateway.synced(0).await;
+    assert_eq!(session.read().await.conv_seq, 7);
+    let confirmation = v1::ReadSync {
+        conversation: conversation().into(),
+        read: 7,
+    };
+    session.send(push(1, v1::event::Kind::ReadSync(confirmation))).await;
+    session.stored(1).await;
+    drop(session);
+    let mut session = gateway.synced(1).await;
+    device.handle.read(conversation(), 8).await.expect("is taken");
+    assert_eq!(session.read().await.conv_seq, 8, "7 is confirmed");
+    device.stop().await;
+}
+
 /// req:C7: an explicit "not now" is obeyed and the round done later.
 #[tokio::test]
 async fn a_refused_round_is_done_later() {
