@@ -90,7 +90,11 @@ async fn undecodable_records_end_in_dlq_and_the_next_record_is_handled() -> Resu
             .iter()
             .map(|byte| format!("{byte:02x}"))
             .collect();
-        assert_eq!(letter["value"].as_str().unwrap_or_default(), raw, "{what}: {letter}");
+        assert_eq!(
+            letter["value_hex"].as_str().unwrap_or_default(),
+            raw,
+            "{what}: {letter}"
+        );
         assert_eq!(letter["value_is_null"].as_bool(), Some(value.is_none()), "{letter}");
     }
     Ok(())

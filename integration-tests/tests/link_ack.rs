@@ -80,11 +80,17 @@ async fn a_broker_killed_between_write_and_report_loses_and_doubles_nothing() ->
     let (mut a1, _) = Session::open(&hello(&cluster, 0, &alice, "phone")?).await?;
     let (mut b1, _) = Session::open(&hello(&cluster, 0, &bob, "phone")?).await?;
 
+    // The producer's first record needs answers of the broker.
+    let first = mint(&mut rng);
+    let ack = a1.act_and_wait(text(&conversation, 1, first, "first")).await?;
+    assert_eq!(ack.code, v1::Code::Ok as i32, "{ack:?}");
+    b1.message(first).await?;
+
     proxy.set(Direction::ToClient, Fault::Hold);
     let msg_id = mint(&mut rng);
-    let action = text(&conversation, 1, msg_id, "between");
+    let action = text(&conversation, 2, msg_id, "between");
     a1.act(action.clone()).await?;
-    wait_for_records(&cluster, 1).await?;
+    wait_for_records(&cluster, 2).await?;
     cluster
         .with_stack(|stack| stack.stop_node(Node::Kafka(1), Signal::SIGKILL))
         .await?;
@@ -100,13 +106,13 @@ async fn a_broker_killed_between_write_and_report_loses_and_doubles_nothing() ->
         ack = a1.act_and_wait(action.clone()).await?;
     }
     let (_, message) = b1.message(msg_id).await?;
-    assert_eq!(message.conv_seq, 1);
-    // Whatever copies there are in the log, the next message is the second one.
+    assert_eq!(message.conv_seq, 2);
+    // Whatever copies there are in the log, the next message is the third one.
     let next = mint(&mut rng);
-    let ack = a1.act_and_wait(text(&conversation, 2, next, "after")).await?;
+    let ack = a1.act_and_wait(text(&conversation, 3, next, "after")).await?;
     assert_eq!(ack.code, v1::Code::Ok as i32, "{ack:?}");
     let (_, message) = b1.message(next).await?;
-    assert_eq!(message.conv_seq, 2);
+    assert_eq!(message.conv_seq, 3);
     Ok(())
 }
 
