@@ -83,25 +83,49 @@ fn close_code(code: Code) -> u16 {
 
 /// Serves one connection to its end.
 pub(crate) async fn serve(node: Arc<Node>, socket: WebSocket, admission: Admission) {
-    let mut link = Link::new(socket, admission.encoding);
-    let opening = async {
-        tokio::select! {
-            opened = open::open(&node, &mut link, &admission) => opened,
-            () = node.intake.cancelled() => Err(End::close(Code::GoingAway, "the gateway stops")),
-        }
+    let link = Link::new(socket, admission.encoding);
+    // Boxed: what opening and ending need is not carried through the life of a session, most of which is idle.
+    let (mut session, registered) = match Box::pin(begin(&node, link, admission)).await {
+        Ok(begun) => begun,
+        Err((link, end)) => return Box::pin(finish(&node, *link, end)).await,
     };
-    let opened = match opening.await {
+    let end = session.run().await;
+    session.leave(&end);
+    let (link, handle) = session.into_parts();
+    drop(registered);
+    let ending = async {
+        node.routes.unregister(&handle).await;
+        if let Some(successor) = node.table.of_device(&handle.key) {
+            // Both may have registered at once, the later login first: its route would have gone with this one.
+            node.routes.register(&successor).await;
+        }
+        finish(&node, link, end).await;
+    };
+    Box::pin(ending).await;
+}
+
+/// Opens a session up to `Connected`.
+async fn begin(
+    node: &Arc<Node>,
+    mut link: Link,
+    admission: Admission,
+) -> Result<(Box<Session>, Registered), (Box<Link>, End)> {
+    let opened = tokio::select! {
+        opened = open::open(node, &mut link, &admission) => opened,
+        () = node.intake.cancelled() => Err(End::close(Code::GoingAway, "the gateway stops")),
+    };
+    let opened = match opened {
         Ok(opened) => opened,
-        Err(end) => return finish(&node, link, end).await,
+        Err(end) => return Err((Box::new(link), end)),
     };
     let registered = Registered {
-        node: Arc::clone(&node),
+        node: Arc::clone(node),
         handle: Arc::clone(&opened.handle),
     };
     node.metrics.sessions.inc();
     node.routes.register(&opened.handle).await;
     link.send(open::connected(
-        &node,
+        node,
         &opened.identity,
         &opened.handle,
         opened.epoch,
@@ -115,18 +139,8 @@ pub(crate) async fn serve(node: Arc<Node>, socket: WebSocket, admission: Admissi
         peer = %admission.peer,
         "session opened"
     );
-
-    let mut session = Session::new(Arc::clone(&node), link, opened, admission.trace);
-    let end = session.run().await;
-    session.leave(&end);
-    let (link, handle) = session.into_parts();
-    drop(registered);
-    node.routes.unregister(&handle).await;
-    if let Some(successor) = node.table.of_device(&handle.key) {
-        // Both may have registered at once, the later login first: its route would have gone with this one.
-        node.routes.register(&successor).await;
-    }
-    finish(&node, link, end).await;
+    let session = Session::new(Arc::clone(node), link, opened, admission.trace);
+    Ok((Box::new(session), registered))
 }
 
 /// Takes a session out of sight, also if its task panics.
