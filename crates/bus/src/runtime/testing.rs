@@ -1,6 +1,7 @@
 //! A log in memory for the runtime's own unit tests: one member per group, no durability, everything on demand.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -36,12 +37,11 @@ pub(super) enum Fault {
     Refuse(ProduceError),
     /// Not written, reported so.
     Lose(ProduceError),
+    /// The same, reported once the flag is set.
+    LoseWhen(Arc<AtomicBool>, ProduceError),
     /// Written, never reported.
     Silence,
 }
-
-/// What a poll returns, made on the polling thread.
-type Event = Box<dyn FnOnce() -> SourceEvent + Send>;
 
 #[derive(Default)]
 struct State {
@@ -49,7 +49,7 @@ struct State {
     committed: HashMap<(ConsumerGroup, u32), Committed>,
     commits: Vec<(Commit, CommitMode)>,
     commit_errors: usize,
-    events: VecDeque<Event>,
+    events: VecDeque<SourceEvent>,
     faults: VecDeque<(Topic, Fault)>,
     producers: usize,
     sources: usize,
@@ -139,12 +139,7 @@ impl FakeBus {
 
     /// The next poll returns this.
     pub(super) fn inject(&self, event: SourceEvent) {
-        self.inject_after(move || event);
-    }
-
-    /// The next poll calls this and returns what it gives; the thread is held as long as it takes.
-    pub(super) fn inject_after(&self, event: impl FnOnce() -> SourceEvent + Send + 'static) {
-        self.state.lock().events.push_back(Box::new(event));
+        self.state.lock().events.push_back(event);
     }
 
     pub(super) fn fault(&self, topic: Topic, fault: Fault) {
@@ -205,6 +200,9 @@ impl Bus for FakeBus {
         let (sender, reports) = mpsc::sync_channel::<Report>(10_000);
         thread::spawn(move || {
             while let Ok(report) = reports.recv() {
+                while report.when.as_ref().is_some_and(|flag| !flag.load(Ordering::SeqCst)) {
+                    thread::sleep(Duration::from_millis(1));
+                }
                 report.sink.delivered(report.tag, report.result);
             }
         });
@@ -241,6 +239,7 @@ struct Report {
     sink: Arc<dyn DeliverySink>,
     tag: u64,
     result: Result<Confirmation, ProduceError>,
+    when: Option<Arc<AtomicBool>>,
 }
 
 struct FakeProducer {
@@ -255,9 +254,14 @@ impl Producer for FakeProducer {
         let mut state = self.bus.state.lock();
         let at = state.faults.iter().position(|(topic, _)| *topic == record.topic);
         let fault = at.and_then(|at| state.faults.remove(at)).map(|(_, fault)| fault);
+        let mut when = None;
         let result = match fault {
             Some(Fault::Refuse(error)) => return Err(Box::new(NotEnqueued { record, error })),
             Some(Fault::Lose(error)) => Some(Err(error)),
+            Some(Fault::LoseWhen(flag, error)) => {
+                when = Some(flag);
+                Some(Err(error))
+            }
             Some(Fault::Silence) => {
                 state.write(record, now);
                 None
@@ -273,6 +277,7 @@ impl Producer for FakeProducer {
                 sink: Arc::clone(sink),
                 tag,
                 result,
+                when,
             };
             self.reports
                 .send(report)
@@ -353,7 +358,7 @@ impl Source for FakeSource {
         loop {
             let event = self.bus.state.lock().events.pop_front();
             if let Some(event) = event {
-                return event();
+                return event;
             }
             let records = self.read();
             if !records.is_empty() {

@@ -150,6 +150,27 @@ fn a_panic_is_blamed_on_the_record_that_panics_alone() {
 }
 
 #[test]
+fn the_last_attempt_before_blame_is_made_alone() {
+    let mut now = Instant::now();
+    let mut window = filled(&["a", "b"]);
+    for _ in 0..4 {
+        window.take_ready(now);
+        complete(&mut window, now, vec![later(true), later(true)]);
+        now = far(now);
+    }
+    assert_eq!(window.take_ready(now).len(), 2);
+    assert!(
+        window.panicked("boom", now, AT).rejected.is_empty(),
+        "either may be guilty"
+    );
+    now = far(now);
+    assert_eq!(offsets(&window.take_ready(now)), [10]);
+    assert_eq!(window.panicked("boom", now, AT).rejected.len(), 1);
+    assert_eq!(offsets(&window.take_ready(now)), [11]);
+    assert_eq!(complete(&mut window, now, vec![Outcome::Done]).settled, 1);
+}
+
+#[test]
 fn records_without_a_key_do_not_wait_for_each_other() {
     let now = Instant::now();
     let mut window = filled(&["", "", ""]);

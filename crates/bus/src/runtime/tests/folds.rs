@@ -18,6 +18,8 @@ struct World {
     fail_applies: Mutex<Vec<FoldError>>,
     panic_once: Mutex<bool>,
     hang_in_begin: Mutex<bool>,
+    /// Checkpoints without waiting for reports: sets the flag and returns when the metric counts a fault.
+    careless: Mutex<Option<(Arc<AtomicBool>, Metrics)>>,
     applied: Mutex<Vec<u64>>,
 }
 
@@ -73,7 +75,20 @@ impl Fold for Counting {
     }
 
     async fn checkpoint(&mut self, emitter: &mut dyn Emitter) -> Result<Option<FoldCommit>, FoldError> {
-        emitter.settled().await?;
+        let careless = self.world.careless.lock().take();
+        match careless {
+            // Without yielding: the fault comes while the run is in here.
+            Some((flag, metrics)) => {
+                flag.store(true, Ordering::SeqCst);
+                let labels = KindLabels { kind: "failed" };
+                let deadline = std::time::Instant::now() + DEADLINE;
+                while metrics.fold_ack_faults.get_or_create(&labels).get() == 0 {
+                    assert!(std::time::Instant::now() < deadline, "the fault comes");
+                    std::thread::yield_now();
+                }
+            }
+            None => emitter.settled().await?,
+        }
         let applied = std::mem::take(&mut self.applied);
         Ok(applied.then(|| FoldCommit {
             offset: self.next,
@@ -309,4 +324,22 @@ async fn a_run_that_hangs_before_it_began_does_not_hold_up_the_end() {
     until("asked where to begin", || world.starts.lock().len() == 2).await;
     runtime.stop.cancel();
     in_time("stop", consumer.stopped()).await;
+}
+
+/// seq:R8a: whatever a checkpoint returned, nothing is committed once a report was bad.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fault_during_a_checkpoint_forbids_its_commit() {
+    let Setup { bus, runtime } = setup();
+    let (world, _consumer) = spawn_counting(&runtime, quick());
+    let flag = Arc::new(AtomicBool::new(false));
+    *world.careless.lock() = Some((Arc::clone(&flag), runtime.metrics.clone()));
+    bus.fault(
+        Topic::Inbox,
+        Fault::LoseWhen(flag, ProduceError::Unknown("ordered".to_owned())),
+    );
+    bus.append(Topic::Ingress, 0, Some("k"), "a");
+    until("committed", || at(&bus, 0) == 1).await;
+    let emitted = bus.records(Topic::Inbox, 0);
+    assert_eq!(emitted.len(), 1, "by the run after the one whose output was lost");
+    assert_eq!(bus.commits().len(), 1);
 }
