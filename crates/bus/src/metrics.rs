@@ -1,11 +1,12 @@
 //! Metrics of the consumer runtime.
 
+use std::sync::atomic::AtomicU64;
+
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use std::sync::atomic::AtomicU64;
 use tidings_telemetry::metrics::{Registry, size_histogram};
 
 use crate::acks::AckFault;
@@ -254,5 +255,39 @@ pub const fn partition_labels(group: ConsumerGroup, partition: u32) -> Partition
         group: group.name(),
         topic: group.topic().short_name(),
         partition,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_of_a_group_are_there_from_the_start() {
+        let registry = Registry::new();
+        let metrics = Metrics::register(&registry);
+        metrics.begin(ConsumerGroup::Router);
+        let text = registry.encode();
+        for name in [
+            "tidings_consumer_settled_total",
+            "tidings_consumer_stale_results_total",
+            "tidings_consumer_commit_failures_total",
+            "tidings_dlq_write_failures_total",
+            "tidings_consumer_paused_partitions",
+        ] {
+            assert!(
+                text.contains(&format!("{name}{{group=\"tidings.router\"}} 0")),
+                "{name} in {text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_partition_given_up_has_no_series_left() {
+        let metrics = Metrics::default();
+        let labels = partition_labels(ConsumerGroup::Router, 3);
+        metrics.lag_records.get_or_create(&labels).set(7);
+        metrics.forget(&labels);
+        assert_eq!(metrics.lag_records.get_or_create(&labels).get(), 0);
     }
 }
