@@ -408,3 +408,24 @@ fn read_positions_never_go_back_and_the_unreadable_keeps_its_place() {
     apply(&mut store, EPOCH, 4, vec![read(70)]);
     assert!(store.unconfirmed_reads(10).expect("reads").is_empty());
 }
+
+/// The unique keys are the database's own, not only the code's: it refuses a second row under either.
+#[test]
+fn the_database_itself_refuses_a_second_row() {
+    let mut store = store();
+    apply(&mut store, EPOCH, 1, vec![Kind::Message(message("bob", 1, 1, "hi"))]);
+    for (changed, value) in [("conv_seq", "conv_seq + 1"), ("msg_id", "randomblob(16)")] {
+        let columns = "epoch, conversation, conv_seq, sender, device, msg_id, action, op_id, content_type, body, \
+                       content_hash, first_send_time";
+        let sql = format!(
+            "INSERT INTO messages ({columns}) SELECT {} FROM messages",
+            columns.replace(changed, value)
+        );
+        let error = store.db.execute(&sql, []).expect_err("a second row");
+        assert_eq!(
+            error.sqlite_error_code(),
+            Some(rusqlite::ErrorCode::ConstraintViolation),
+            "{changed}"
+        );
+    }
+}
