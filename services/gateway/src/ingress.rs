@@ -5,6 +5,7 @@
 //! OVERLOADED, not queued (req:B1). Keys and partitions are those of the catalogue.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use tidings_bus::producer::{DeliverySink, ProduceError, Producer, ProducerProfile};
@@ -17,8 +18,30 @@ use tidings_telemetry::traceparent::TraceContext;
 use tokio::sync::watch;
 
 use crate::error::Error;
-use crate::mailbox::InFlight;
 use crate::metrics::Metrics;
+
+/// Records without broker confirm, over all sessions.
+#[derive(Debug, Default)]
+pub struct InFlight(AtomicUsize);
+
+impl InFlight {
+    /// Takes a place if there is one below `max`.
+    pub fn enter(&self, max: usize) -> bool {
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < max).then_some(n + 1))
+            .is_ok()
+    }
+
+    /// Gives a place back.
+    pub fn leave(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Places taken.
+    pub fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 /// Writes to the log with one producer of profile `ack`.
 pub struct Writer {
@@ -143,5 +166,19 @@ impl Writer {
     /// What differs between the topics and the catalogue.
     pub async fn check_topics(&self) -> Result<Vec<String>, tidings_bus::Error> {
         self.bus.check_topics(&[Topic::Ingress, Topic::Inbox]).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_in_flight_are_limited() {
+        let in_flight = InFlight::default();
+        assert!(in_flight.enter(1));
+        assert!(!in_flight.enter(1));
+        in_flight.leave();
+        assert!(in_flight.enter(1));
     }
 }

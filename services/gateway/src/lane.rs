@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use tidings_domain::{Action, ContentHash, MsgId, OpId};
 
 /// An action within its lane: what of the idempotency key is not given by conversation and sender.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LaneKey {
     /// The message.
     pub msg_id: MsgId,

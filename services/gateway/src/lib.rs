@@ -23,6 +23,7 @@ mod listen;
 pub mod mailbox;
 pub mod metrics;
 mod node;
+mod orphans;
 pub mod peek;
 pub mod routes;
 mod session;

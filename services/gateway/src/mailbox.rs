@@ -10,9 +10,9 @@
 //! events and bytes. A push that finds no room is not queued: the session is told its head only, as one number however
 //! many there were, and the device pulls. Nobody waits to put something in; the lock is never held across an await.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::extract::ws::Message;
 use parking_lot::Mutex;
@@ -23,6 +23,7 @@ use tokio::sync::Notify;
 
 use crate::acks::MessageRef;
 use crate::config::GatewayConfig;
+use crate::ingress::InFlight;
 use crate::metrics::Metrics;
 
 /// Pushes remembered for the measure "stored", beyond the window; older ones are not measured.
@@ -81,12 +82,17 @@ struct Handed {
     append_time: Option<Millis>,
 }
 
-#[derive(Debug, Default)]
+/// Who gets the report of an orphaned send.
+type Heir = (Arc<Mailbox>, u64);
+
+#[derive(Default)]
 struct State {
     closed: bool,
     close: Option<Code>,
     drain: bool,
     reports: Vec<Report>,
+    /// Sends of the ended session that are still to be reported, with their heirs.
+    orphaned: HashMap<u64, Option<Heir>>,
     pushes: VecDeque<QueuedPush>,
     push_bytes: usize,
     tell_head: Option<u64>,
@@ -96,29 +102,6 @@ struct State {
     handed: VecDeque<Handed>,
     /// The device received up to this.
     delivered: u64,
-}
-
-/// Records without broker confirm, over all sessions.
-#[derive(Debug, Default)]
-pub struct InFlight(AtomicUsize);
-
-impl InFlight {
-    /// Takes a place if there is one below `max`.
-    pub fn enter(&self, max: usize) -> bool {
-        self.0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < max).then_some(n + 1))
-            .is_ok()
-    }
-
-    /// Gives a place back.
-    pub fn leave(&self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Places taken.
-    pub fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 /// The mailbox of one session. It is the session's [`DeliverySink`]: tags are the session's own, so no table over all
@@ -281,6 +264,59 @@ impl Mailbox {
         self.wake.notify_one();
     }
 
+    fn report(&self, tag: u64, result: Result<Confirmation, ProduceError>) {
+        let heir = {
+            let mut state = self.state.lock();
+            match state.orphaned.remove(&tag) {
+                Some(heir) => heir,
+                None => {
+                    // After the end nobody reads; before it the session does.
+                    if !state.closed {
+                        state.reports.push(Report { tag, result });
+                        self.wake.notify_one();
+                    }
+                    return;
+                }
+            }
+        };
+        if let Some((mailbox, tag)) = heir {
+            mailbox.report(tag, result);
+        }
+    }
+
+    /// The session ends while this send is to be reported; false if the report is here already.
+    pub(crate) fn orphan(&self, tag: u64) -> bool {
+        let mut state = self.state.lock();
+        let reported = state.reports.iter().any(|report| report.tag == tag);
+        if !reported {
+            state.orphaned.insert(tag, None);
+        }
+        !reported
+    }
+
+    /// Whether the orphaned send is still to be reported.
+    pub(crate) fn is_orphaned(&self, tag: u64) -> bool {
+        self.state.lock().orphaned.contains_key(&tag)
+    }
+
+    /// Sends the report of an orphaned send on to `heir`, under its tag; false if it came already.
+    pub(crate) fn bequeath(&self, tag: u64, heir: &Arc<Self>, heir_tag: u64) -> bool {
+        match self.state.lock().orphaned.get_mut(&tag) {
+            Some(slot) => {
+                *slot = Some((Arc::clone(heir), heir_tag));
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// As if a record had been handed to the producer.
+    #[cfg(test)]
+    pub(crate) fn assume_in_flight(&self) {
+        assert!(self.in_flight.enter(usize::MAX));
+        self.metrics.produces_in_flight.inc();
+    }
+
     /// The session has ended: pushes are dropped from here on, they stay in the inbox.
     pub fn ended(&self) {
         let mut state = self.state.lock();
@@ -313,8 +349,7 @@ impl DeliverySink for Mailbox {
     fn delivered(&self, tag: u64, result: Result<Confirmation, ProduceError>) {
         self.in_flight.leave();
         self.metrics.produces_in_flight.dec();
-        self.state.lock().reports.push(Report { tag, result });
-        self.wake.notify_one();
+        self.report(tag, result);
     }
 }
 
@@ -384,14 +419,5 @@ mod tests {
         mailbox.close(Code::GoingAway);
         assert_eq!(mailbox.push(push(1)), Handover::Closed);
         assert_eq!(mailbox.take().close, Some(Code::Replaced));
-    }
-
-    #[test]
-    fn places_in_flight_are_limited() {
-        let in_flight = InFlight::default();
-        assert!(in_flight.enter(1));
-        assert!(!in_flight.enter(1));
-        in_flight.leave();
-        assert!(in_flight.enter(1));
     }
 }

@@ -18,6 +18,7 @@ use crate::auth::Authenticator;
 use crate::config::GatewayConfig;
 use crate::ingress::Writer;
 use crate::metrics::Metrics;
+use crate::orphans::Orphans;
 use crate::routes::RouteKeeper;
 use crate::table::Table;
 
@@ -41,6 +42,8 @@ pub(crate) struct Node {
     pub(crate) history: HistoryClient<Channel>,
     /// Open sessions.
     pub(crate) table: Arc<Table>,
+    /// Sends whose session ended before their report.
+    pub(crate) orphans: Orphans,
     /// Metrics.
     pub(crate) metrics: Metrics,
     /// Cancelled when no new sessions are taken.
@@ -91,6 +94,7 @@ impl Node {
             inbox: parts.inbox,
             history: parts.history,
             table: parts.table,
+            orphans: Orphans::default(),
             metrics: parts.metrics,
             intake: parts.intake,
             connections: TaskTracker::new(),

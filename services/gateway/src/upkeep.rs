@@ -78,6 +78,7 @@ pub(crate) fn spawn(context: &Context, node: &Arc<Node>) {
         node.config.heads_interval,
         (),
         |node, ()| async move {
+            node.orphans.sweep();
             if let Err(error) = heads::refresh(&node.table, &node.inbox).await {
                 tracing::warn!(%error, "stream heads not refreshed");
             }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use tidings_bus::producer::{Confirmation, ProduceError};
 use tidings_domain::clock::Millis;
-use tidings_domain::{Conversation, Uid};
+use tidings_domain::{ContentHash, Conversation, Uid};
 use tidings_proto::v1::{self, Code};
 use tidings_proto::validate::{self, Admitted};
 use tokio::time::Instant;
@@ -12,6 +12,7 @@ use super::reports;
 use super::turns::Session;
 use crate::lane::{Lane, LaneKey, Verdict};
 use crate::mailbox::Report;
+use crate::orphans::OrphanKey;
 
 /// When to come again after a refusal for now.
 const RETRY_AFTER_MS: u32 = 1000;
@@ -20,6 +21,7 @@ const RETRY_AFTER_MS: u32 = 1000;
 pub(super) struct Produce {
     conversation: Conversation,
     key: LaneKey,
+    hash: ContentHash,
     /// When its frame came.
     received: Instant,
     /// The device knows that it is unconfirmed, and has not sent it again since.
@@ -144,12 +146,26 @@ impl Session {
         }
         let tag = self.next_tag;
         self.next_tag += 1;
-        let record = admitted.into_ingress(
-            self.identity.uid.clone(),
-            self.identity.role,
-            self.handle.key.device.clone(),
-        );
-        match self.node.writer.action(&record, self.trace.as_ref(), &self.sink, tag) {
+        let orphan = OrphanKey {
+            uid: self.identity.uid.clone(),
+            conversation,
+            key,
+            hash,
+        };
+        let joined = self.node.orphans.join(&orphan, &self.handle.mailbox, tag);
+        let conversation = orphan.conversation;
+        let produced = if joined {
+            self.node.metrics.resends_joined.inc();
+            Ok(())
+        } else {
+            let record = admitted.into_ingress(
+                self.identity.uid.clone(),
+                self.identity.role,
+                self.handle.key.device.clone(),
+            );
+            self.node.writer.action(&record, self.trace.as_ref(), &self.sink, tag)
+        };
+        match produced {
             Ok(()) => {
                 if let Some(lane) = self.lane(&conversation) {
                     lane.accepted(lane_seq, key, hash, tag);
@@ -161,6 +177,7 @@ impl Session {
                     Produce {
                         conversation,
                         key,
+                        hash,
                         received: now,
                         told: false,
                     },
@@ -255,6 +272,21 @@ impl Session {
             self.unconfirmed.pop_front();
             self.tell_one_unconfirmed(tag);
         }
+    }
+
+    /// Leaves the sends without report to the device's next session.
+    pub(super) fn orphan_pending(&mut self) {
+        let uid = self.identity.uid.clone();
+        let sends = self.produces.drain().map(|(tag, produce)| {
+            let key = OrphanKey {
+                uid: uid.clone(),
+                conversation: produce.conversation,
+                key: produce.key,
+                hash: produce.hash,
+            };
+            (key, tag)
+        });
+        self.node.orphans.add(&self.handle.mailbox, sends);
     }
 
     /// Answers every send without report: its outcome is not known.

@@ -372,5 +372,6 @@ impl Session {
             End::Close { .. } => self.answer_pending(),
             End::Protocol(_) | End::Gone => {}
         }
+        self.orphan_pending();
     }
 }

@@ -9,7 +9,7 @@ use tidings_proto::v1::Code;
 
 use crate::support::device::Device;
 use crate::support::log::append_time;
-use crate::support::{World, id_bytes, msg_id, text};
+use crate::support::{World, eventually, id_bytes, msg_id, text};
 
 /// req:B1: no ACK before the report, then at once, with the report's time.
 #[tokio::test]
@@ -86,6 +86,39 @@ async fn a_late_confirm_is_unconfirmed_first_and_a_resend_joins_it() {
         assert_eq!((ack.code(), ack.msg_id), (Code::Ok, id_bytes(msg_id(n))));
     }
     device.ping().await;
+}
+
+/// req:B7 over a reconnect: the first copy is still at the producer, so the resend in the next session joins it.
+#[tokio::test]
+async fn a_resend_after_a_reconnect_joins_the_copy_of_the_ended_session() {
+    let world = World::start().await;
+    world.log.hold(Topic::Ingress);
+    let mut device = Device::open(&world, "ann", "phone").await;
+    for n in 1..=5 {
+        device.send(text(n, "bob", n, "hi")).await;
+    }
+    world.log.wait(Topic::Ingress, 5).await;
+    for _ in 0..2 {
+        drop(device);
+        eventually("the session has ended", async || {
+            world.metric("tidings_sessions") == 0.0
+        })
+        .await;
+        device = Device::open(&world, "ann", "phone").await;
+        for n in 1..=5 {
+            device.send(text(n, "bob", n, "hi")).await;
+        }
+        device.ping().await;
+        assert_eq!(world.log.records(Topic::Ingress).len(), 5, "one record per message");
+    }
+    world.log.release(Topic::Ingress);
+    for n in 1..=5 {
+        let ack = device.ack().await;
+        assert_eq!((ack.code(), ack.msg_id), (Code::Ok, id_bytes(msg_id(n))));
+    }
+    device.send(text(6, "bob", 6, "the lane goes on")).await;
+    assert_eq!(device.ack().await.code(), Code::Ok);
+    assert_eq!(world.metric("tidings_produces_in_flight"), 0.0);
 }
 
 /// req:B1: an ACK is never given from memory; the log decides about the copy.
