@@ -26,7 +26,7 @@ use tidings_telemetry::logging;
 /// Defaults of the development mode, laid over those of the services.
 const DEV_DEFAULTS: &str = include_str!("../dev.default.toml");
 /// Defaults of each service.
-const SERVICE_DEFAULTS: [&str; 6] = [
+pub(crate) const SERVICE_DEFAULTS: [&str; 6] = [
     include_str!("../../services/gateway/config.default.toml"),
     include_str!("../../services/router/config.default.toml"),
     include_str!("../../services/storage-consumer/config.default.toml"),
@@ -172,7 +172,9 @@ fn configs(merged: &Merged) -> Result<Configs, String> {
         &configs.offline_inbox,
         &configs.compensator,
     ];
-    let problems: Vec<String> = checks.iter().flat_map(|check| check.validate()).collect();
+    let mut problems: Vec<String> = checks.iter().flat_map(|check| check.validate()).collect();
+    // The secret is the instance's own unless one is configured: it cannot be missing here.
+    problems.extend(with_secret(configs.gateway.clone(), "of the instance").validate());
     if problems.is_empty() {
         Ok(configs)
     } else {

@@ -34,7 +34,8 @@ pub(crate) enum SchemaCommand {
 /// The settings of broker and stores; those of services may stand beside them and are checked by the services.
 fn shared(args: &ConfigArgs) -> anyhow::Result<Shared> {
     let env = std::env::vars().filter(|(name, _)| name != "TIDINGS_CONFIG");
-    let defaults = crate::dev::all_defaults();
+    // Not those of the development mode: topics made here are the services' own.
+    let defaults = crate::dev::SERVICE_DEFAULTS;
     let merged = config::merge_all(&defaults, args.config.as_deref(), env)?;
     let shared: Shared = merged.parse()?;
     let problems = shared.validate();

@@ -57,7 +57,7 @@ pub enum ClientEvent {
     CursorReset,
     /// Events before this were kept too short for this device.
     Truncated {
-        /// First user_seq that is still there.
+        /// Last user_seq that is gone.
         floor_seq: u64,
         /// How many unread messages were among the others.
         unread: u64,

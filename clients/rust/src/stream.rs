@@ -163,17 +163,16 @@ impl Stream {
         self.asked = true;
     }
 
-    /// Events below `floor` are gone: the stream goes on there. Tells whether the cursor moves. What is ready must have
-    /// been committed.
+    /// Events up to and including `floor` are gone: the stream goes on after it. Tells whether the cursor moves. What is
+    /// ready must have been committed.
     pub(crate) fn truncated(&mut self, floor: u64, now: Instant) -> bool {
-        let before_floor = floor.saturating_sub(1);
-        if before_floor <= self.received {
+        if floor <= self.received {
             return false;
         }
-        self.received = before_floor;
-        self.cursor = before_floor;
-        self.head = self.head.max(before_floor);
-        self.waiting = self.waiting.split_off(&floor);
+        self.received = floor;
+        self.cursor = floor;
+        self.head = self.head.max(floor);
+        self.waiting = self.waiting.split_off(&(floor + 1));
         self.close_gap();
         self.extend_round(now);
         true

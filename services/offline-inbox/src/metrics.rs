@@ -20,6 +20,8 @@ pub struct Metrics {
     pub hot_pages: Counter,
     /// Sync pages answered from the rows.
     pub cold_pages: Counter,
+    /// Sync pages refused because a row is missing inside a stream.
+    pub stream_holes: Counter,
     /// Reads of or appends to the hot window that failed.
     pub hot_window_errors: Counter,
 }
@@ -64,6 +66,11 @@ impl Metrics {
                 "tidings_sync_cold_pages",
                 "Sync pages answered from the rows",
                 &metrics.cold_pages,
+            ),
+            (
+                "tidings_inbox_stream_holes",
+                "Sync pages refused because a row is missing inside a stream; any is a fault",
+                &metrics.stream_holes,
             ),
             (
                 "tidings_hot_window_errors",

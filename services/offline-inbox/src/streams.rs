@@ -135,48 +135,63 @@ impl Streams {
     pub async fn page(&self, uid: &Uid, after: u64, max_events: usize, max_bytes: usize) -> Result<Step, Error> {
         let (mut events, hot_hi) = self.hot_events(uid, after, max_events).await;
         if events.is_empty() {
-            self.metrics.cold_pages.inc();
-            let rows = self.reader.rows_after(uid, after, max_events).await?;
-            events = rows.into_iter().map(|row| (row.seq, row.event)).collect();
-            if let Some((first, _)) = events.first()
-                && *first != after + 1
-            {
-                // A stream has no holes, so what is missing at its beginning is gone by retention.
-                return Ok(Step::Truncated {
-                    floor: first - 1,
-                    missed: first - 1 - after,
-                });
-            }
+            events = self.cold_events(uid, after, max_events).await?;
         } else {
             self.metrics.hot_pages.inc();
         }
+        if events.is_empty() {
+            let head = self.head(uid, hot_hi.max(after)).await?;
+            if head == after {
+                return Ok(Step::Page(Page {
+                    events,
+                    end: true,
+                    head,
+                    next: after,
+                }));
+            }
+            // Rows came between the read and the probe; they are durable before a head or the window tells of them.
+            events = self.cold_events(uid, after, max_events).await?;
+            if events.is_empty() {
+                return Ok(Step::Truncated {
+                    floor: head,
+                    missed: head - after,
+                });
+            }
+        }
+        if events.first().is_some_and(|(first, _)| *first != after + 1) {
+            return self.passed_over(uid, after).await;
+        }
         events.truncate(whole_pages(&events, after, max_bytes));
         let next = events.last().map_or(after, |(seq, _)| *seq);
-        if !events.is_empty() {
-            return Ok(Step::Page(Page {
-                events,
-                end: false,
-                head: hot_hi.max(next),
-                next,
-            }));
-        }
-        let head = self.head(uid, hot_hi.max(after)).await?;
-        if head > after {
-            // Rows came between the read and the probe, or the window was ahead of what this replica saw of the rows:
-            // there is more.
-            return Ok(Step::Page(Page {
-                events: Vec::new(),
-                end: false,
-                head,
-                next: after,
-            }));
-        }
         Ok(Step::Page(Page {
-            events: Vec::new(),
-            end: true,
-            head,
-            next: after,
+            events,
+            end: false,
+            head: hot_hi.max(next),
+            next,
         }))
+    }
+
+    async fn cold_events(&self, uid: &Uid, after: u64, max_events: usize) -> Result<Vec<(u64, Bytes)>, Error> {
+        self.metrics.cold_pages.inc();
+        let rows = self.reader.rows_after(uid, after, max_events).await?;
+        Ok(rows.into_iter().map(|row| (row.seq, row.event)).collect())
+    }
+
+    /// The row right above `after` is not there but later ones are: gone by retention, or a hole. A stream has no holes
+    /// (seq:I4, seq:I5), so one is a fault that must not look like an old stream: the cursor would pass it for good.
+    async fn passed_over(&self, uid: &Uid, after: u64) -> Result<Step, Error> {
+        let floor = self.reader.floor(uid).await?;
+        if floor > after {
+            return Ok(Step::Truncated {
+                floor,
+                missed: floor - after,
+            });
+        }
+        self.metrics.stream_holes.inc();
+        Err(Error::Unavailable {
+            operation: "rows_after",
+            reason: format!("the stream has no row {} although later ones exist", after + 1),
+        })
     }
 
     /// What the hot window has right above `after`. A window that cannot be read is no error: the rows have everything.

@@ -87,7 +87,7 @@ impl Client {
                 // From the floor, so that nothing is missed; what is here already is known by its keys.
                 let cursor = v1::Cursor {
                     epoch: reset.epoch,
-                    user_seq: reset.floor_seq.saturating_sub(1),
+                    user_seq: reset.floor_seq,
                 };
                 self.start_at(cursor).await?;
                 self.stream.head_is(reset.head_seq);

@@ -173,7 +173,7 @@ async fn a_cursor_reset_reads_again_from_the_floor() {
         .send(v1::CursorReset {
             epoch: EPOCH + 5,
             head_seq: 4,
-            floor_seq: 3,
+            floor_seq: 2,
         })
         .await;
     assert_eq!(
@@ -196,7 +196,7 @@ async fn after_a_truncation_the_rest_is_shown_and_the_loss_told() {
     session.sync().await;
     session
         .send(v1::Truncated {
-            floor_seq: 100,
+            floor_seq: 99,
             unread: 42,
         })
         .await;
@@ -207,7 +207,7 @@ async fn after_a_truncation_the_rest_is_shown_and_the_loss_told() {
             _ => None,
         })
         .await;
-    assert_eq!(told, (100, 42));
+    assert_eq!(told, (99, 42));
     assert_eq!(device.shown(2).await, ["message 100", "message 101"]);
     session.stored(101).await;
     device.stop().await;
