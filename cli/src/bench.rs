@@ -345,12 +345,13 @@ impl Device {
     /// Sends its share of the schedule and takes the link ACKs; a retryable refusal is sent again.
     async fn send(self, shared: Arc<Shared>, args: SendArgs, to: Uid, index: u64) -> anyhow::Result<()> {
         let (mut sink, mut stream) = self.socket.split();
-        let (acks, mut acked) = mpsc::channel::<v1::MsgAck>(4096);
+        let (frames, mut told) = mpsc::channel::<Told>(4096);
+        let (epoch, mut cursor) = (self.epoch, self.cursor);
         let reader = async move {
             while let Some(message) = stream.next().await {
                 if let Message::Binary(bytes) = message?
-                    && let Some(Told::MsgAck(ack)) = wire::decode_server(bytes)?.frame
-                    && acks.send(ack).await.is_err()
+                    && let Some(frame) = wire::decode_server(bytes)?.frame
+                    && frames.send(frame).await.is_err()
                 {
                     break;
                 }
@@ -365,6 +366,9 @@ impl Device {
             let mut lane_seq = 0;
             let mut open: HashMap<Bytes, v1::UserAction> = HashMap::new();
             let mut latencies = Vec::new();
+            // Echoes of its own messages are acknowledged, or the server would stop pushing them.
+            let mut acknowledge = tokio::time::interval(Duration::from_millis(100));
+            let mut acknowledged = cursor;
             let filler: Vec<u8> = (0..args.body_bytes).map(|_| rng.random()).collect();
             loop {
                 let due = next.map(|n| Duration::from_nanos(n * 1_000_000_000 / u64::from(args.rate)));
@@ -391,8 +395,34 @@ impl Device {
                         sink.send(binary(v1::client_frame::Frame::Action(action))).await?;
                         next = planned.next();
                     }
-                    ack = acked.recv() => {
-                        let Some(ack) = ack else { anyhow::bail!("sender closed") };
+                    _ = acknowledge.tick(), if cursor > acknowledged => {
+                        acknowledged = cursor;
+                        let ack = v1::Ack { epoch, delivered: cursor, stored: cursor, convs: Vec::new() };
+                        sink.send(binary(v1::client_frame::Frame::Ack(ack))).await?;
+                    }
+                    frame = told.recv() => {
+                        let ack = match frame {
+                            Some(Told::MsgAck(ack)) => ack,
+                            Some(Told::Push(push)) => {
+                                cursor = cursor.max(push.user_seq);
+                                continue;
+                            }
+                            Some(Told::Head(head)) => {
+                                cursor = cursor.max(head.head_seq);
+                                continue;
+                            }
+                            Some(Told::Closing(closing)) => anyhow::bail!("sender closed: {}", closing.reason),
+                            Some(
+                                Told::Connected(_)
+                                | Told::SyncPage(_)
+                                | Told::CursorReset(_)
+                                | Told::Truncated(_)
+                                | Told::Pong(_)
+                                | Told::HistoryPage(_)
+                                | Told::Error(_),
+                            ) => continue,
+                            None => anyhow::bail!("sender closed"),
+                        };
                         if ack.retryable {
                             if let Some(action) = open.get_mut(&ack.msg_id) {
                                 action.retry_count += 1;

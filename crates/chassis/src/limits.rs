@@ -3,6 +3,9 @@
 //! A fold relies on memory that must outlive every record it may still meet (seq:G7): an intent that expires before
 //! its duplicate can no longer arrive, or a log that is cut before the guard trips, would give a message twice or lose
 //! it. So the values are one section, checked together at start, and each failure names both sides.
+//!
+//! Lifetimes in the store and in the log are fixed: the schema and the topic catalogue say them, and changing them on
+//! tables that exist is a migration. What can be configured is checked against them.
 
 use std::time::Duration;
 
@@ -14,27 +17,28 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 /// `[limits]`; every service of a deployment needs the same values.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub struct Limits {
     /// LIMIT: a record older than this is not folded; the partition stops.
     #[serde(rename = "limit_d", with = "duration::days")]
     pub limit: Duration,
-    /// Retention of the topics that are folded.
-    #[serde(rename = "log_retention_d", with = "duration::days")]
+    /// Retention of the topics that are folded (fixed: the topic catalogue).
+    #[serde(skip)]
     pub log_retention: Duration,
     /// A msg_id (or op_id) older than this is refused at the gateway.
     #[serde(rename = "msg_id_max_age_d", with = "duration::days")]
     pub msg_id_max_age: Duration,
-    /// Lifetime of the router's intents.
-    #[serde(rename = "intent_ttl_d", with = "duration::days")]
+    /// Lifetime of the router's intents (fixed: the schema).
+    #[serde(skip)]
     pub intent_ttl: Duration,
-    /// Lifetime of inbox rows and traces.
-    #[serde(rename = "row_ttl_d", with = "duration::days")]
+    /// Lifetime of inbox rows and traces (fixed: the schema).
+    #[serde(skip)]
     pub row_ttl: Duration,
-    /// Lifetime of dead letters in the archive, in which they can be replayed.
-    #[serde(rename = "dead_letter_ttl_d", with = "duration::days")]
+    /// Lifetime of dead letters in the archive, in which they can be replayed (fixed: the schema).
+    #[serde(skip)]
     pub dead_letter_ttl: Duration,
-    /// Lifetime of the intents of replayed dead letters.
-    #[serde(rename = "dlq_intent_ttl_d", with = "duration::days")]
+    /// Lifetime of the intents of replayed dead letters (fixed: the schema).
+    #[serde(skip)]
     pub dlq_intent_ttl: Duration,
     /// SKEW: how far a msg_id may lie ahead of the gateway's clock.
     #[serde(rename = "skew_s", with = "duration::seconds")]
@@ -83,40 +87,35 @@ impl Validate for Limits {
     fn validate(&self) -> Vec<String> {
         let days = |value: Duration| value.as_secs() / DAY.as_secs();
         let mut problems = Vec::new();
-        let mut larger = |left: (&str, Duration), right: (&str, Duration), add: Option<(&str, Duration)>| {
-            let sum = right.1.saturating_add(add.map_or(Duration::ZERO, |(_, value)| value));
-            if left.1 > sum {
+        // (what, its lifetime) must outlive the sum of (key, value).
+        let mut outlives = |what: (&str, Duration), bounds: &[(&str, Duration)]| {
+            let sum = bounds
+                .iter()
+                .fold(Duration::ZERO, |sum, (_, value)| sum.saturating_add(*value));
+            if what.1 > sum {
                 return;
             }
-            let bound = match add {
-                None => format!("limits.{} ({})", right.0, days(right.1)),
-                Some((key, value)) => {
-                    format!(
-                        "limits.{} ({}) + limits.{key} ({})",
-                        right.0,
-                        days(right.1),
-                        days(value)
-                    )
-                }
-            };
+            let named: Vec<String> = bounds
+                .iter()
+                .map(|(key, value)| format!("{key} ({})", days(*value)))
+                .collect();
             problems.push(format!(
-                "limits.{} ({}) must be larger than {bound}",
-                left.0,
-                days(left.1)
+                "{} must be less than the {} days that {} last",
+                named.join(" + "),
+                days(what.1),
+                what.0
             ));
         };
-        let limit = ("limit_d", self.limit);
-        larger(("log_retention_d", self.log_retention), limit, None);
-        larger(
-            ("intent_ttl_d", self.intent_ttl),
-            ("msg_id_max_age_d", self.msg_id_max_age),
-            Some(limit),
+        let limit = ("limits.limit_d", self.limit);
+        outlives(("records of the log", self.log_retention), &[limit]);
+        outlives(
+            ("intents of the router", self.intent_ttl),
+            &[("limits.msg_id_max_age_d", self.msg_id_max_age), limit],
         );
-        larger(("row_ttl_d", self.row_ttl), limit, None);
-        larger(
-            ("dlq_intent_ttl_d", self.dlq_intent_ttl),
-            ("dead_letter_ttl_d", self.dead_letter_ttl),
-            Some(limit),
+        outlives(("inbox rows", self.row_ttl), &[limit]);
+        outlives(
+            ("intents of dead letters", self.dlq_intent_ttl),
+            &[("the archive of dead letters", self.dead_letter_ttl), limit],
         );
         if self.limit.is_zero() {
             problems.push("limits.limit_d must be larger than 0".to_owned());
@@ -154,28 +153,28 @@ mod tests {
                     log_retention: 6 * DAY,
                     ..good.clone()
                 },
-                ["log_retention_d (6)", "limit_d (6)"],
+                ["6 days that records of the log", "limits.limit_d (6)"],
             ),
             (
                 Limits {
                     intent_ttl: 37 * DAY,
                     ..good.clone()
                 },
-                ["intent_ttl_d (37)", "msg_id_max_age_d (31)"],
+                ["37 days that intents of the router", "limits.msg_id_max_age_d (31)"],
             ),
             (
                 Limits {
                     row_ttl: 5 * DAY,
                     ..good.clone()
                 },
-                ["row_ttl_d (5)", "limit_d (6)"],
+                ["5 days that inbox rows", "limits.limit_d (6)"],
             ),
             (
                 Limits {
                     dlq_intent_ttl: 96 * DAY,
                     ..good.clone()
                 },
-                ["dlq_intent_ttl_d (96)", "dead_letter_ttl_d (90)"],
+                ["96 days that intents of dead letters", "archive of dead letters (90)"],
             ),
             (
                 Limits {

@@ -256,14 +256,14 @@ fn all_problems_of_all_layers_come_together() {
 #[test]
 fn relations_are_checked_for_shared_sections_and_the_services_own() {
     let problems = problems(
-        "[demo]\nwindow_records = 0\n[kafka]\nbootstrap_servers = []\n[limits]\nlog_retention_d = 6\nintent_ttl_d = 37\n",
+        "[demo]\nwindow_records = 0\n[kafka]\nbootstrap_servers = []\n[limits]\nlimit_d = 7\nmsg_id_max_age_d = 33\n",
         &[("TIDINGS__REDIS__URL", "http://user:hunter2@cache")],
     );
     assert_eq!(problems.len(), 5, "{problems:#?}");
     for part in [
         "kafka.bootstrap_servers must name at least one",
-        "limits.log_retention_d (6) must be larger than limits.limit_d (6)",
-        "limits.intent_ttl_d (37) must be larger than limits.msg_id_max_age_d (31) + limits.limit_d (6)",
+        "limits.limit_d (7) must be less than the 7 days that records of the log last",
+        "limits.msg_id_max_age_d (33) + limits.limit_d (7) must be less than the 40 days that intents of the router last",
         "demo.window_records",
         "redis.url must start with",
     ] {

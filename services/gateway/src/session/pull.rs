@@ -266,9 +266,20 @@ impl Session {
         let HistoryAnswer { request, result } = answer;
         let response = match result {
             Ok(response) => response,
-            Err(status) if status.code() == tonic::Code::PermissionDenied => {
+            Err(status)
+                if matches!(
+                    status.code(),
+                    tonic::Code::PermissionDenied | tonic::Code::Unimplemented
+                ) =>
+            {
+                // Neither gets better by asking again.
+                let code = if status.code() == tonic::Code::Unimplemented {
+                    Code::Unsupported
+                } else {
+                    Code::Forbidden
+                };
                 return self.error(v1::Error {
-                    code: Code::Forbidden as i32,
+                    code: code as i32,
                     field: "conversation".to_owned(),
                     reason: status.message().to_owned(),
                     request_id: request.request_id,
