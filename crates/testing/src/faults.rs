@@ -27,9 +27,13 @@ struct Order {
     row: Option<String>,
 }
 
+/// Done once, between the effect of a call and its answer.
+type Hook = Box<dyn FnOnce() + Send>;
+
 #[derive(Default)]
 struct State {
     orders: Vec<Order>,
+    hooks: Vec<(&'static str, Hook)>,
     struck: usize,
     calls: Vec<&'static str>,
 }
@@ -52,6 +56,22 @@ impl Script {
     /// The rows whose name contains `row` fail so, the other rows of the call do not.
     pub fn rows(&self, call: &'static str, fault: Fault, row: &str) {
         self.order(call, fault, None, Some(row.to_owned()));
+    }
+
+    /// `hook` is done after the next such call has done its work, before it answers.
+    pub fn after_next(&self, call: &'static str, hook: impl FnOnce() + Send + 'static) {
+        self.0.lock().hooks.push((call, Box::new(hook)));
+    }
+
+    fn run_hook(&self, call: &'static str) {
+        let hook = {
+            let mut state = self.0.lock();
+            let at = state.hooks.iter().position(|(of, _)| *of == call);
+            at.map(|at| state.hooks.remove(at).1)
+        };
+        if let Some(hook) = hook {
+            hook();
+        }
     }
 
     fn order(&self, call: &'static str, fault: Fault, left: Option<usize>, row: Option<String>) {
@@ -118,6 +138,7 @@ impl Script {
             Some(Fault::Hang) => std::future::pending().await,
             Some(fault @ (Fault::Before | Fault::Refuse)) => Err(error(call, fault)),
         };
+        self.run_hook(call);
         self.0.lock().calls.push(call);
         result
     }

@@ -1,9 +1,10 @@
 //! A service under test with its context.
 
+use tidings_bus::ConsumerGroup;
 use tidings_chassis::{Context, Running, Shared};
 use tokio::time::Instant;
 
-use crate::DEADLINE;
+use crate::{DEADLINE, eventually};
 
 /// What a started service is held by.
 pub struct Service {
@@ -46,13 +47,30 @@ impl Service {
     /// If there is no such series.
     #[must_use]
     pub fn metric(&self, series: &str) -> f64 {
+        self.try_metric(series)
+            .unwrap_or_else(|| panic!("no series {series} in\n{}", self.context.registry.encode()))
+    }
+
+    /// The value of a series as scraped; `None` if there is none yet.
+    #[must_use]
+    pub fn try_metric(&self, series: &str) -> Option<f64> {
         let text = self.context.registry.encode();
         let value = text
             .lines()
             .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-        value
-            .and_then(|value| value.parse().ok())
-            .unwrap_or_else(|| panic!("no series {series} in\n{text}"))
+        value?.parse().ok()
+    }
+}
+
+impl Service {
+    /// Waits until its consumer has settled so many records since it started.
+    pub async fn until_settled(&self, group: ConsumerGroup, records: u64) {
+        let series = format!("tidings_consumer_settled_total{{group=\"{}\"}}", group.name());
+        eventually(&format!("{records} records settled"), async || {
+            self.try_metric(&series)
+                .is_some_and(|settled| settled >= records as f64)
+        })
+        .await;
     }
 }
 

@@ -1,15 +1,18 @@
 //! One `Delivery` stream per gateway: batches out, results in, both pipelined.
 //!
 //! A task owns the stream and its pending batches; [`GatewayStream`] is the handle. A batch ends with the gateway's
-//! results, or with [`Undelivered`] when the stream breaks or the answer is late: nothing waits without a bound.
+//! results, or with [`Undelivered`] when the stream breaks or the answer is late: nothing waits without a bound. A stream
+//! on which one answer is late is given up with all that waits on it, and the next batch opens another: a gateway that
+//! answers no more, or lost a batch, must not fill the places of those that come.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tidings_proto::rpc::Channel;
 use tidings_proto::v1::delivery_client::DeliveryClient;
 use tidings_proto::v1::{DeliverItem, DeliverRequest, DeliverResult};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
@@ -22,8 +25,12 @@ pub struct Undelivered(pub String);
 
 struct Batch {
     items: Vec<DeliverItem>,
-    answer: oneshot::Sender<Result<Vec<DeliverResult>, Undelivered>>,
+    /// The answer is late from here on.
+    deadline: Instant,
+    answer: Answer,
 }
+
+type Answer = oneshot::Sender<Result<Vec<DeliverResult>, Undelivered>>;
 
 /// Handle on the stream to one gateway.
 #[derive(Clone)]
@@ -50,18 +57,20 @@ impl GatewayStream {
 
     /// Sends a batch and waits for its results.
     pub async fn deliver(&self, items: Vec<DeliverItem>) -> Result<Vec<DeliverResult>, Undelivered> {
-        let gone = |_| Undelivered("the stream has ended".to_owned());
-        let exchange = async {
-            let (answer, results) = oneshot::channel();
-            self.batches
-                .send(Batch { items, answer })
-                .await
-                .map_err(|_| Undelivered("shutting down".to_owned()))?;
-            results.await.map_err(gone)?
+        let deadline = Instant::now() + self.timeout;
+        let (answer, results) = oneshot::channel();
+        let batch = Batch {
+            items,
+            deadline,
+            answer,
         };
-        match tokio::time::timeout(self.timeout, exchange).await {
-            Ok(results) => results,
-            Err(_) => Err(Undelivered(format!("no answer within {:?}", self.timeout))),
+        match timeout_at(deadline, self.batches.send(batch)).await {
+            // The task answers by the deadline.
+            Ok(Ok(())) => results
+                .await
+                .unwrap_or_else(|_| Err(Undelivered("the stream has ended".to_owned()))),
+            Ok(Err(_)) => Err(Undelivered("shutting down".to_owned())),
+            Err(_) => Err(Undelivered(format!("no room for the batch within {:?}", self.timeout))),
         }
     }
 }
@@ -82,81 +91,109 @@ async fn run(
                 None => return Ok(()),
             },
         };
+        let deadline = first.deadline;
         let (requests, outgoing) = mpsc::channel(max_in_flight);
         let mut pending = Pending {
             next_id: 1,
-            answers: HashMap::new(),
+            waiting: BTreeMap::new(),
             requests,
         };
-        pending.send(first).await;
+        pending.send(first);
+        if pending.waiting.is_empty() {
+            // It waited too long behind a stream that was given up.
+            continue;
+        }
         let mut client = DeliveryClient::new(channel.clone());
         let opened = tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            opened = client.deliver(ReceiverStream::new(outgoing)) => opened,
+            opened = timeout_at(deadline, client.deliver(ReceiverStream::new(outgoing))) => opened,
         };
         let mut incoming = match opened {
-            Ok(response) => response.into_inner(),
-            Err(status) => {
+            Ok(Ok(response)) => response.into_inner(),
+            Ok(Err(status)) => {
                 pending.fail(&status.to_string());
+                continue;
+            }
+            Err(_) => {
+                pending.fail("the gateway did not open the stream in time");
                 continue;
             }
         };
         metrics.streams_opened.inc();
         let why = loop {
-            let room = pending.answers.len() < max_in_flight;
+            let room = pending.waiting.len() < max_in_flight;
+            let late = pending.first_deadline();
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 batch = batches.recv(), if room => match batch {
-                    Some(batch) => pending.send(batch).await,
+                    Some(batch) => pending.send(batch),
                     None => return Ok(()),
                 },
                 response = incoming.message() => match response {
-                    Ok(Some(response)) => {
-                        // A late answer to a batch that timed out finds nobody waiting: the batch was counted already.
-                        if let Some(answer) = pending.answers.remove(&response.batch_id) {
-                            let _ = answer.send(Ok(response.results));
-                        }
-                    }
+                    Ok(Some(response)) => pending.answered(response.batch_id, response.results),
                     Ok(None) => break "the gateway ended the stream".to_owned(),
                     Err(status) => break status.to_string(),
                 },
+                () = sleep_until(late.unwrap_or(deadline)), if late.is_some() => {
+                    break "the gateway did not answer in time".to_owned();
+                }
             }
         };
         pending.fail(&why);
     }
 }
 
+/// The batches on the way over one stream.
 struct Pending {
     next_id: u64,
-    answers: HashMap<u64, oneshot::Sender<Result<Vec<DeliverResult>, Undelivered>>>,
+    waiting: BTreeMap<u64, (Instant, Answer)>,
     requests: mpsc::Sender<DeliverRequest>,
 }
 
 impl Pending {
-    async fn send(&mut self, batch: Batch) {
-        // Answers given up by time-out make room again.
-        self.answers.retain(|_, answer| !answer.is_closed());
+    fn send(&mut self, batch: Batch) {
+        if batch.deadline <= Instant::now() {
+            answer(
+                batch.answer,
+                Err(Undelivered("the gateway was not free in time".to_owned())),
+            );
+            return;
+        }
         let batch_id = self.next_id;
         self.next_id += 1;
         let request = DeliverRequest {
             batch_id,
             items: batch.items,
         };
-        match self.requests.send(request).await {
+        // What waits for an answer has room in the queue, so it is never full.
+        match self.requests.try_send(request) {
             Ok(()) => {
-                self.answers.insert(batch_id, batch.answer);
+                self.waiting.insert(batch_id, (batch.deadline, batch.answer));
             }
-            Err(_) => {
-                // The receiver of the answer may have timed out; then it was counted there.
-                let _ = batch.answer.send(Err(Undelivered("the stream has ended".to_owned())));
-            }
+            Err(_) => answer(batch.answer, Err(Undelivered("the stream has ended".to_owned()))),
+        }
+    }
+
+    /// Of the batch sent first: later ones were made later, but for the moment two callers need to queue.
+    fn first_deadline(&self) -> Option<Instant> {
+        self.waiting.first_key_value().map(|(_, (deadline, _))| *deadline)
+    }
+
+    fn answered(&mut self, batch_id: u64, results: Vec<DeliverResult>) {
+        // A batch that is not known was answered before.
+        if let Some((_, waits)) = self.waiting.remove(&batch_id) {
+            answer(waits, Ok(results));
         }
     }
 
     fn fail(self, why: &str) {
-        for answer in self.answers.into_values() {
-            // As above.
-            let _ = answer.send(Err(Undelivered(why.to_owned())));
+        for (_, waits) in self.waiting.into_values() {
+            answer(waits, Err(Undelivered(why.to_owned())));
         }
     }
+}
+
+fn answer(waits: Answer, result: Result<Vec<DeliverResult>, Undelivered>) {
+    // The caller is gone when its partition was taken away in the middle of a batch: nobody counts it then.
+    let _ = waits.send(result);
 }
