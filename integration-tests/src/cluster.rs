@@ -7,13 +7,14 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use anyhow::{Context, Result, bail};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use tidings_bus::catalogue::{Catalogue, Durability, PartitionCounts};
 use tidings_domain::{Topic, Uid};
+use tokio::sync::OwnedMutexGuard;
 use xtask::stack::{FaultListener, Node, Signal, Stack, ports};
 
 use crate::process::{self, Process, Spec, binary, log_directory};
@@ -92,6 +93,10 @@ struct Ports {
     admin: u16,
 }
 
+/// Clusters of one test binary follow each other: two at a time are two dozen processes, and a machine of two cores
+/// then fails in ways that no test asked for (the broker loses its own session).
+static ONE_AT_A_TIME: LazyLock<Arc<tokio::sync::Mutex<()>>> = LazyLock::new(Arc::default);
+
 /// The running services.
 pub struct Cluster {
     name: String,
@@ -100,11 +105,13 @@ pub struct Cluster {
     ports: BTreeMap<Part, Ports>,
     processes: BTreeMap<Part, Process>,
     log_directory: PathBuf,
+    _turn: OwnedMutexGuard<()>,
 }
 
 impl Cluster {
     /// Makes topics and schema, starts all services and waits until each is ready.
     pub async fn start(options: ClusterOptions) -> Result<Self> {
+        let turn = Arc::clone(&ONE_AT_A_TIME).lock_owned().await;
         let stack = stack()?;
         let name = seed::run_name();
         let mut parts: Vec<Part> = (0..options.gateways).map(Part::Gateway).collect();
@@ -136,6 +143,7 @@ impl Cluster {
             ports,
             processes: BTreeMap::new(),
             log_directory: log_directory(&options.test)?,
+            _turn: turn,
         };
         cluster.tidings(&["schema", "apply"]).await?;
         cluster.tidings(&["topics", "apply"]).await?;
@@ -268,6 +276,13 @@ impl System for Cluster {
     async fn wait_ready(&mut self) -> Result<()> {
         for process in self.processes.values_mut() {
             process.wait_ready().await?;
+        }
+        Ok(())
+    }
+
+    async fn keep_state(&self) -> Result<()> {
+        for process in self.processes.values() {
+            process.keep_state().await?;
         }
         Ok(())
     }

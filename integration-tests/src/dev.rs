@@ -97,6 +97,10 @@ impl System for Dev {
         self.process.wait_ready().await
     }
 
+    async fn keep_state(&self) -> Result<()> {
+        self.process.keep_state().await
+    }
+
     async fn dead_letters(&self) -> Result<Vec<serde_json::Value>> {
         let directory = self.data.path().to_str().context("a data directory in UTF-8")?;
         let args = ["dlq", "ls", "--data-dir", directory, "--with-value", "--json"];

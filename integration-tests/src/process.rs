@@ -177,6 +177,19 @@ impl Process {
         })
     }
 
+    /// Keeps what it says of itself now beside its log.
+    pub async fn keep_state(&self) -> Result<()> {
+        let mut state = String::new();
+        for path in ["/readyz", "/livez", "/metrics"] {
+            match http::get(self.spec.admin, path).await {
+                Ok((status, body)) => state.push_str(&format!("{path}: {status}\n{body}\n")),
+                Err(error) => state.push_str(&format!("{path}: {error:#}\n")),
+            }
+        }
+        let path = self.spec.log_directory.join(format!("{}.state", self.spec.name));
+        std::fs::write(&path, state).with_context(|| format!("writing {}", path.display()))
+    }
+
     /// The last lines of its log.
     pub fn log_tail(&self) -> String {
         let path = self.log();

@@ -83,6 +83,9 @@ pub trait System: Send + Sync {
     /// Waits until every part is ready; an error if one has ended by itself.
     async fn wait_ready(&mut self) -> Result<()>;
 
+    /// Keeps what every part says of itself now (readiness and metrics) beside its log, to explain a failure.
+    async fn keep_state(&self) -> Result<()>;
+
     /// What `tidings dlq ls` shows, one JSON object per entry.
     async fn dead_letters(&self) -> Result<Vec<serde_json::Value>>;
 }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::client::{Client, ClientOptions};
 use super::reader::gather_evidence;
-use crate::oracle::{DeviceKey, Ledger, Outcome, Report, SharedLedger, check};
+use crate::oracle::{DeviceKey, Ledger, Outcome, Report, SharedLedger, Violation, check};
 use crate::system::System;
 use crate::wait;
 
@@ -54,6 +54,8 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(60);
 /// Nothing new for this long is rest; a lost push is found by the heads, which come more often.
 const QUIET: Duration = Duration::from_secs(8);
 const REST_DEADLINE: Duration = Duration::from_secs(60);
+/// Between two readings of all histories.
+const HISTORY_PAUSE: Duration = Duration::from_secs(2);
 
 impl Swarm {
     /// Starts all clients and waits until each has had a session: from then on each is entitled to what is sent.
@@ -183,8 +185,21 @@ impl Swarm {
             Ok(()) => self.rest().await,
             Err(error) => Err(error),
         };
-        gather_evidence(system, &self.ledger).await?;
-        let report = check(&self.ledger.lock());
+        let end = Instant::now() + deadline;
+        let report = loop {
+            gather_evidence(system, &self.ledger).await?;
+            let report = check(&self.ledger.lock());
+            let is_history_late = |violation: &Violation| matches!(violation, Violation::HistoryMissing { .. });
+            // Nothing tells a client that the history is complete, so it is read again.
+            let is_late = !report.violations.is_empty() && report.violations.iter().all(is_history_late);
+            if rest.is_err() || !is_late || Instant::now() >= end {
+                break report;
+            }
+            tokio::time::sleep(HISTORY_PAUSE).await;
+        };
+        if rest.is_err() || !report.violations.is_empty() {
+            system.keep_state().await?;
+        }
         match rest {
             Ok(()) => Ok(report),
             Err(error) if report.violations.is_empty() => Err(error),

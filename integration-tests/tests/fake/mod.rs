@@ -91,6 +91,10 @@ impl System for FakeServer {
         Ok(())
     }
 
+    async fn keep_state(&self) -> Result<()> {
+        Ok(())
+    }
+
     async fn dead_letters(&self) -> Result<Vec<serde_json::Value>> {
         Ok(Vec::new())
     }
