@@ -57,17 +57,6 @@ impl KafkaBus {
             clock,
         })
     }
-
-    /// The group's name at the broker: that of [`ConsumerGroup::name`] under the prefix of the catalogue, so that
-    /// tests which share a broker do not share groups.
-    fn group_id(&self, group: ConsumerGroup) -> String {
-        let topic = &self.catalogue.spec(group.topic()).name;
-        let prefix = topic
-            .split_once(&format!(".{}.", group.topic().short_name()))
-            .map_or("tidings", |(prefix, _)| prefix);
-        let name = group.name();
-        format!("{prefix}{}", name.strip_prefix("tidings").unwrap_or(name))
-    }
 }
 
 #[async_trait]
@@ -115,9 +104,14 @@ mod tests {
 
     #[test]
     fn groups_follow_the_prefix_of_the_topics() {
-        assert_eq!(bus("tidings").group_id(ConsumerGroup::Router), "tidings.router");
         assert_eq!(
-            bus("test-7.a").group_id(ConsumerGroup::StorageConsumerTrace),
+            bus("tidings").catalogue.group_name(ConsumerGroup::Router),
+            "tidings.router"
+        );
+        assert_eq!(
+            bus("test-7.a")
+                .catalogue
+                .group_name(ConsumerGroup::StorageConsumerTrace),
             "test-7.a.storage-consumer-trace"
         );
     }

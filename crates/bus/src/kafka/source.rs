@@ -95,7 +95,7 @@ impl KafkaSource {
         const JOINING: &str = "joining a group";
         let topic = group.topic();
         let name = bus.catalogue.spec(topic).name.clone();
-        let group_id = bus.group_id(group);
+        let group_id = bus.catalogue.group_name(group);
         let shared = Arc::new(Shared::default());
         let context = Context {
             topic: name.clone(),
