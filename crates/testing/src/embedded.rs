@@ -8,7 +8,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 use tidings_bus::catalogue::{Durability, PartitionCounts};
-use tidings_bus::embedded::EmbeddedBus;
+use tidings_bus::embedded::{EmbeddedBus, Faults};
 use tidings_bus::producer::{Confirmation, DeliverySink, ProduceError, ProducerProfile};
 use tidings_bus::source::{AssignedPartition, Source, SourceEvent};
 use tidings_bus::{Bus, Catalogue, ConsumerGroup, Headers, LogRecord, OutRecord};
@@ -43,6 +43,8 @@ pub struct Embedded {
     pub store: Arc<EmbeddedStore>,
     /// The clock of both.
     pub clock: ManualClock,
+    /// What the log does wrong.
+    pub faults: Faults,
     database: Database,
     directory: TempDir,
 }
@@ -66,12 +68,15 @@ impl Embedded {
     fn open(directory: TempDir, clock: ManualClock) -> Self {
         let database = open_database(directory.path());
         let catalogue = Catalogue::new(Durability::Single, PartitionCounts::DEV);
-        let bus = EmbeddedBus::open(&database, catalogue, Arc::new(clock.clone())).expect("the log opens");
+        let faults = Faults::new();
+        let bus = EmbeddedBus::open_with_faults(&database, catalogue, Arc::new(clock.clone()), faults.clone())
+            .expect("the log opens");
         let store = EmbeddedStore::open(&database, CURSOR_EPOCH).expect("the tables open");
         Self {
             bus: Arc::new(bus),
             store: Arc::new(store),
             clock,
+            faults,
             database,
             directory,
         }
@@ -84,10 +89,11 @@ impl Embedded {
             bus,
             store,
             clock,
+            faults,
             database,
             directory,
         } = self;
-        drop((bus, store, database));
+        drop((bus, store, faults, database));
         Self::open(directory, clock)
     }
 

@@ -140,7 +140,9 @@ impl Streams {
             self.metrics.hot_pages.inc();
         }
         if events.is_empty() {
-            let head = self.head(uid, hot_hi.max(after)).await?;
+            // Not from the window's end on: one that outlived the rows (a store set back) would pass for a head, and the
+            // cursor would go beyond the stream.
+            let head = self.head(uid, after).await?;
             if head == after {
                 return Ok(Step::Page(Page {
                     events,
@@ -149,16 +151,10 @@ impl Streams {
                     next: after,
                 }));
             }
-            // Rows came between the read and the probe; they are durable before a head or the window tells of them.
+            // Rows came between the read and the probe; they are durable before a head tells of them.
             events = self.cold_events(uid, after, max_events).await?;
-            if events.is_empty() {
-                return Ok(Step::Truncated {
-                    floor: head,
-                    missed: head - after,
-                });
-            }
         }
-        if events.first().is_some_and(|(first, _)| *first != after + 1) {
+        if events.first().is_none_or(|(first, _)| *first != after + 1) {
             return self.passed_over(uid, after).await;
         }
         events.truncate(whole_pages(&events, after, max_bytes));
@@ -177,7 +173,7 @@ impl Streams {
         Ok(rows.into_iter().map(|row| (row.seq, row.event)).collect())
     }
 
-    /// The row right above `after` is not there but later ones are: gone by retention, or a hole. A stream has no holes
+    /// The row right above `after` is not there but later ones are or were: gone by retention, or a hole. A stream has no holes
     /// (seq:I4, seq:I5), so one is a fault that must not look like an old stream: the cursor would pass it for good.
     async fn passed_over(&self, uid: &Uid, after: u64) -> Result<Step, Error> {
         let floor = self.reader.floor(uid).await?;
@@ -194,10 +190,12 @@ impl Streams {
         })
     }
 
-    /// What the hot window has right above `after`. A window that cannot be read is no error: the rows have everything.
+    /// What the hot window has right above `after`, and its newest number; nothing if it does not begin there. A window
+    /// that cannot be read is no error: the rows have everything.
     async fn hot_events(&self, uid: &Uid, after: u64, limit: usize) -> (Vec<(u64, Bytes)>, u64) {
         match self.hot.read(uid, after, limit).await {
-            Ok(read) => (read.events, read.hi),
+            Ok(read) if read.events.first().is_some_and(|(first, _)| *first == after + 1) => (read.events, read.hi),
+            Ok(_) => (Vec::new(), 0),
             Err(error) => {
                 self.metrics.hot_window_errors.inc();
                 tracing::debug!(%error, "hot window not readable, reading rows");

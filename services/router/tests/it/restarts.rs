@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 use tidings_bus::ConsumerGroup;
+use tidings_bus::producer::ProduceError;
+use tidings_domain::Topic;
 use tidings_testing::{Embedded, Fault, eventually};
 
 use crate::support::{World, history, messages, send, streams, text};
@@ -207,4 +209,58 @@ async fn a_head_ahead_of_the_commit_is_not_counted_on_from() {
     })
     .await;
     assert_streams(&after.stop().await, 6);
+}
+
+#[tokio::test]
+async fn a_record_that_the_log_loses_or_does_not_confirm_is_emitted_again() {
+    for topic in [Topic::History, Topic::Inbox] {
+        for lost in [true, false] {
+            let world = World::start();
+            world.send(&text("alice", "bob", 1)).await;
+            world.until_history(1).await;
+            let unknown = ProduceError::Unknown("a test wants it so".to_owned());
+            if lost {
+                world.embedded.faults.lose_next(topic, unknown);
+            } else {
+                world.embedded.faults.fail_next_confirmation(topic, unknown);
+            }
+            for n in 2..=6 {
+                world.send(&text("alice", "bob", n)).await;
+            }
+            eventually("the run that lost it ends", async || {
+                let restarts = "tidings_fold_restarts_total{group=\"tidings.router\",cause=\"producer\"}";
+                world.service.try_metric(restarts).is_some_and(|count| count >= 1.0)
+            })
+            .await;
+            world.send(&text("alice", "bob", 7)).await;
+            eventually("everything is folded", async || {
+                world.history().iter().any(|message| message.conv_seq == 7)
+            })
+            .await;
+            let embedded = world.stop().await;
+            assert_streams(&embedded, 7);
+            assert_eq!(committed(&embedded), 7, "{topic} lost: {lost}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_position_is_committed_while_outputs_are_not_confirmed() {
+    let embedded = Embedded::new();
+    send(&embedded, &text("alice", "bob", 1)).await;
+    embedded.faults.hold_confirmations();
+    let world = World::on(embedded);
+    world.until_history(1).await;
+    eventually("a checkpoint has begun", async || {
+        world.script.calls("write_conv_heads") >= 1
+    })
+    .await;
+    // Even at the end of the process, whose drain has a bound.
+    let embedded = world.stop().await;
+    assert_eq!(committed(&embedded), 0);
+    let world = World::on(embedded.image());
+    world.until_decided("Refolded", 1).await;
+    let embedded = world.stop().await;
+    assert_eq!(committed(&embedded), 1);
+    assert_streams(&embedded, 1);
 }

@@ -118,10 +118,10 @@ pub(crate) fn streams(embedded: &Embedded) -> BTreeMap<String, Vec<event::Kind>>
     for record in embedded.records(Topic::Inbox) {
         let link = record.link().expect("a sound link").expect("emitted by a fold");
         let v = folded.get(&(record.partition, link.source)).copied();
-        if Some(link.src) <= v {
+        // A re-emission, or behind a gap that a later run fills.
+        if Some(link.src) <= v || link.prev > v {
             continue;
         }
-        assert!(link.prev <= v, "a gap: {link:?} behind {v:?}");
         folded.insert((record.partition, link.source), link.src);
         let Inbox::Append(append) = Inbox::decode(record.value.as_ref()).expect("an inbox record") else {
             panic!("the router emits appends only");
