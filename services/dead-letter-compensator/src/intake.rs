@@ -59,19 +59,18 @@ impl Intake {
     }
 }
 
+/// A record of `dlq` has nowhere to be rejected to, so every failure of the store is waited for, also one that an operator
+/// must mend: the lag and its age show it.
 fn failed(error: &StorageError) -> Outcome {
-    match error.class() {
-        ErrorClass::Transient => Outcome::RetryLater(Cause {
-            error_class: "store_unavailable",
-            detail: error.to_string(),
-            dependency_down: true,
-        }),
-        ErrorClass::Permanent => Outcome::Reject(Rejection {
-            error_class: "store_refused",
-            detail: error.to_string(),
-            stage: "take_in",
-        }),
-    }
+    let error_class = match error.class() {
+        ErrorClass::Transient => "store_unavailable",
+        ErrorClass::Permanent => "store_refused",
+    };
+    Outcome::RetryLater(Cause {
+        error_class,
+        detail: error.to_string(),
+        dependency_down: true,
+    })
 }
 
 /// The entry of a `dlq` record.

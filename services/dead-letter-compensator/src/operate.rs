@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use prost::Message as _;
 use tidings_chassis::grpc::status_of;
 use tidings_domain::Topic;
 use tidings_proto::v1::{DeadLetter, ListDeadLettersRequest, ListDeadLettersResponse, dead_letters_server};
@@ -9,6 +10,10 @@ use tidings_storage::port::{DeadLetterFilter, DeadLetterRow, DeadLetterState, De
 use tonic::{Request, Response, Status};
 
 use crate::config::CompensatorConfig;
+
+/// Bytes of one page, passed by its first entry alone: with the values shown, the entries of a page could be larger than
+/// the 4 MiB that a gRPC message may have.
+const PAGE_BYTES: usize = 1 << 20;
 
 /// The gRPC service `DeadLetters`.
 #[derive(Clone)]
@@ -93,12 +98,22 @@ impl dead_letters_server::DeadLetters for Operate {
             limit => limit.min(self.config.page_entries),
         } as usize;
         let rows = self.store.list(&filter, limit).await.map_err(|e| status_of(&e))?;
-        let next_after_id = if rows.len() == limit {
-            rows.last().map(|row| row.dlq_id.clone()).unwrap_or_default()
-        } else {
-            String::new()
+        let mut more = rows.len() == limit;
+        let mut entries: Vec<DeadLetter> = Vec::with_capacity(rows.len());
+        let mut bytes = 0;
+        for row in rows {
+            let entry = shown(row, request.with_value);
+            bytes += entry.encoded_len();
+            if bytes > PAGE_BYTES && !entries.is_empty() {
+                more = true;
+                break;
+            }
+            entries.push(entry);
+        }
+        let next_after_id = match entries.last() {
+            Some(last) if more => last.dlq_id.clone(),
+            Some(_) | None => String::new(),
         };
-        let entries = rows.into_iter().map(|row| shown(row, request.with_value)).collect();
         Ok(Response::new(ListDeadLettersResponse { entries, next_after_id }))
     }
 }

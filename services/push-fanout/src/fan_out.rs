@@ -15,6 +15,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures::future::join_all;
 use parking_lot::Mutex;
+use prost::Message as _;
 use tidings_bus::LogRecord;
 use tidings_bus::dead_letter::Rejection;
 use tidings_bus::handler::{Handler, Outcome};
@@ -38,6 +39,9 @@ pub struct FanOut {
     tasks: Supervisor,
     streams: Mutex<HashMap<String, GatewayStream>>,
 }
+
+/// Bytes of one batch, passed by at most one event: well below the 4 MiB that a gRPC message may have.
+const MAX_BATCH_BYTES: usize = 1 << 20;
 
 /// Streams kept open at most; a gateway that restarts under a new address leaves its old one behind.
 const MAX_STREAMS: usize = 256;
@@ -83,17 +87,32 @@ impl FanOut {
         Ok(stream)
     }
 
-    /// Sends one batch per gateway, all at once, and settles what they answer.
+    /// Sends to all gateways at once, and settles what they answer.
     async fn deliver(&self, batches: BTreeMap<String, Vec<DeliverItem>>, known: &HashMap<RouteKey, Route>) {
-        let sends = batches.into_iter().map(|(address, items)| async move {
-            let targets: usize = items.iter().map(|item| item.targets.len()).sum();
-            let results = match self.stream(&address) {
-                Ok(stream) => stream.deliver(items).await.map_err(|error| error.to_string()),
+        let sends = batches
+            .into_iter()
+            .map(|(address, items)| async move { self.deliver_to(&address, items, known).await });
+        join_all(sends).await;
+    }
+
+    /// Sends to one gateway: one batch, or one after the other if it would be too large.
+    async fn deliver_to(&self, address: &str, items: Vec<DeliverItem>, known: &HashMap<RouteKey, Route>) {
+        let mut left = items.into_iter();
+        loop {
+            let batch = portion(&mut left);
+            if batch.is_empty() {
+                return;
+            }
+            let targets = count_targets(&batch);
+            let results = match self.stream(address) {
+                Ok(stream) => stream.deliver(batch).await.map_err(|error| error.to_string()),
                 Err(error) => Err(error.to_string()),
             };
             match results {
                 Ok(results) => self.settle(&results, known).await,
                 Err(error) => {
+                    // What follows would come out of order, and wait as long again.
+                    let targets = targets + count_targets(left.as_slice());
                     tracing::warn!(
                         gateway = address,
                         error,
@@ -101,10 +120,10 @@ impl FanOut {
                         "push not handed over, the devices will pull"
                     );
                     self.metrics.pushed(PushResult::GatewayUnreachable, targets);
+                    return;
                 }
             }
-        });
-        join_all(sends).await;
+        }
     }
 
     async fn settle(&self, results: &[DeliverResult], known: &HashMap<RouteKey, Route>) {
@@ -195,6 +214,22 @@ impl FanOut {
         }
         batches
     }
+}
+
+/// The next items that make one batch.
+fn portion(items: &mut std::vec::IntoIter<DeliverItem>) -> Vec<DeliverItem> {
+    let mut bytes = 0;
+    let mut batch = Vec::new();
+    while bytes < MAX_BATCH_BYTES {
+        let Some(item) = items.next() else { break };
+        bytes += item.encoded_len();
+        batch.push(item);
+    }
+    batch
+}
+
+fn count_targets(items: &[DeliverItem]) -> usize {
+    items.iter().map(|item| item.targets.len()).sum()
 }
 
 fn target(uid: &Uid, user_seq: u64, device: Option<(&DeviceId, u64)>) -> DeliverTarget {

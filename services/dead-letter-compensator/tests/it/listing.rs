@@ -90,6 +90,29 @@ async fn pages_show_every_entry_once() {
 }
 
 #[tokio::test]
+async fn large_values_are_shown_in_pages_that_fit_into_a_message() {
+    let world = World::start();
+    for offset in 0..8 {
+        let mut record = origin(Topic::History, offset, None);
+        record.value = Some(Bytes::from(vec![7; 900_000]));
+        world
+            .append(dead(&world.embedded, &record, ConsumerGroup::StorageConsumer, "decode"))
+            .await;
+    }
+    eventually("all are there", async || {
+        world.listed(&ListDeadLettersRequest::default()).await.len() == 8
+    })
+    .await;
+    let request = ListDeadLettersRequest {
+        with_value: true,
+        ..Default::default()
+    };
+    let shown = world.listed(&request).await;
+    assert_eq!(offsets(&shown), (0..8).collect::<Vec<u64>>());
+    assert!(shown.iter().all(|entry| entry.value.len() == 900_000));
+}
+
+#[tokio::test]
 async fn key_and_value_are_hidden_unless_asked_for() {
     let world = with_letters().await;
     for entry in world.listed(&ListDeadLettersRequest::default()).await {

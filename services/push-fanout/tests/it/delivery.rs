@@ -1,11 +1,12 @@
 //! Where events go, in which order, and what the answers change.
 
 use bytes::Bytes;
+use tidings_bus::Headers;
 use tidings_domain::Topic;
 use tidings_proto::v1::DeliverOutcome;
-use tidings_testing::eventually;
+use tidings_testing::{Embedded, eventually};
 
-use crate::support::{World, register};
+use crate::support::{World, push_record, register};
 
 #[tokio::test]
 async fn one_batch_per_gateway_with_every_device_of_every_target() {
@@ -50,6 +51,33 @@ async fn events_of_a_user_come_in_their_order() {
         assert_eq!(seqs, (1..=200).collect::<Vec<u64>>(), "{uid}");
     }
     world.settled(400).await;
+}
+
+#[tokio::test]
+async fn a_backlog_of_large_events_fits_into_the_messages_of_the_stream() {
+    // As it lies there after push-fanout was away: far more than one gRPC message takes.
+    let embedded = Embedded::new();
+    let large = vec![7; 100_000];
+    for user_seq in 1..=100 {
+        let value = push_record(&[("alice", user_seq)], &large);
+        embedded
+            .append_to(Topic::Push, 0, "alice", Some(value), Headers::new())
+            .await;
+    }
+    let world = World::on(embedded);
+    world.connect("alice", "phone", "gateway-1", 11).await;
+    eventually("all are tried", async || {
+        ["HandedOver", "NoRoute", "GatewayUnreachable"]
+            .map(|result| world.pushes(result))
+            .iter()
+            .sum::<f64>()
+            >= 100.0
+    })
+    .await;
+    assert_eq!(world.pushes("GatewayUnreachable"), 0.0);
+    let seqs: Vec<u64> = world.gateways[0].delivered().iter().map(|of| of.3).collect();
+    assert_eq!(seqs, (101 - seqs.len() as u64..=100).collect::<Vec<u64>>(), "in order");
+    world.settled(100).await;
 }
 
 #[tokio::test]

@@ -214,7 +214,10 @@ pub(crate) struct World {
 impl World {
     /// Starts the service. Must be called within a runtime.
     pub(crate) fn start() -> Self {
-        let embedded = Embedded::new();
+        Self::on(Embedded::new())
+    }
+
+    pub(crate) fn on(embedded: Embedded) -> Self {
         let routes = Arc::new(LocalRoutes::new(Arc::new(embedded.clock.clone())));
         let faulty = Faulty::new(routes.clone());
         let script = faulty.script.clone();
@@ -265,13 +268,14 @@ impl World {
 
     /// Appends a push record, as offline-inbox emits it.
     pub(crate) async fn push(&self, targets: &[(&str, u64)], event: &'static str) {
-        self.raw(targets[0].0, Some(push_record(targets, event))).await;
+        self.raw(targets[0].0, Some(push_record(targets, event.as_bytes())))
+            .await;
     }
 
     /// One record to each partition, so that as many batches are on the way at once.
     pub(crate) async fn push_everywhere(&self, targets: &[(&str, u64)], event: &'static str) {
         for partition in 0..PARTITIONS {
-            let value = push_record(targets, event);
+            let value = push_record(targets, event.as_bytes());
             self.embedded
                 .append_to(Topic::Push, partition, targets[0].0, Some(value), Headers::new())
                 .await;
@@ -318,10 +322,10 @@ pub(crate) async fn register(routes: &LocalRoutes, uid: &str, device: &str, gate
         .expect("registered");
 }
 
-fn push_record(targets: &[(&str, u64)], event: &'static str) -> Bytes {
+pub(crate) fn push_record(targets: &[(&str, u64)], event: &[u8]) -> Bytes {
     Push {
         targets: targets.iter().map(|(uid, seq)| (user(uid), *seq)).collect(),
-        event: Bytes::from_static(event.as_bytes()),
+        event: Bytes::copy_from_slice(event),
     }
     .encode()
 }
