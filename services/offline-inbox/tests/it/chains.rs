@@ -1,5 +1,7 @@
 //! Re-emissions, gaps, damaged links, records that cannot be decoded (seq:I2).
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use tidings_bus::Headers;
 use tidings_bus::dead_letter::{self, text as header};
@@ -152,4 +154,24 @@ async fn a_damaged_link_stops_its_partition_and_no_other() {
     })
     .await;
     assert_eq!(conv_seqs(&world.embedded, &same).await, Vec::<u64>::new());
+}
+
+#[tokio::test]
+async fn a_record_older_than_the_memory_of_rows_stops_its_partition() {
+    let (embedded, mut feeder) = World::start().await.stop().await;
+    let event = message("alice", "bob", 1);
+    feeder.append(&embedded, "alice", event).await;
+    embedded.clock.advance(Duration::from_secs(6 * 86_400 + 1));
+    let world = World::on(embedded.reopened()).await;
+    let partition = tidings_bus::partition_for(b"alice", 4);
+    let stopped = format!(
+        "tidings_fold_stopped_partitions{{group=\"tidings.offline-inbox\",topic=\"inbox\",partition=\"{partition}\"}}"
+    );
+    eventually("the partition stops", async || {
+        world.service.try_metric(&stopped) == Some(1.0)
+    })
+    .await;
+    let (embedded, _) = world.stop().await;
+    assert_eq!(conv_seqs(&embedded, "alice").await, Vec::<u64>::new());
+    assert_eq!(checkpointed(&embedded, "alice").await, 0);
 }

@@ -1,5 +1,7 @@
 //! Duplicates, failing stores, restarts and kills: the numbers stay.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use tidings_bus::ConsumerGroup;
 use tidings_bus::producer::ProduceError;
@@ -263,4 +265,23 @@ async fn no_position_is_committed_while_outputs_are_not_confirmed() {
     let embedded = world.stop().await;
     assert_eq!(committed(&embedded), 1);
     assert_streams(&embedded, 1);
+}
+
+#[tokio::test]
+async fn a_record_older_than_the_memory_of_ids_stops_its_partition() {
+    let embedded = Embedded::new();
+    send(&embedded, &text("alice", "bob", 1)).await;
+    embedded.clock.advance(Duration::from_secs(6 * 86_400 + 1));
+    let world = World::on(embedded);
+    let partition = tidings_bus::partition_for(b"d:alice:bob", 4);
+    let stopped = format!(
+        "tidings_fold_stopped_partitions{{group=\"tidings.router\",topic=\"ingress\",partition=\"{partition}\"}}"
+    );
+    eventually("the partition stops", async || {
+        world.service.try_metric(&stopped) == Some(1.0)
+    })
+    .await;
+    let embedded = world.stop().await;
+    assert_eq!(history(&embedded), []);
+    assert_eq!(committed(&embedded), 0);
 }
