@@ -99,7 +99,13 @@ impl KafkaSource {
         self.pending.extend(revoking.again);
         // What the client has queued comes first, so that nothing is taken up again that is gone.
         self.next_lookup = Instant::now() + LOOKUP_PAUSE;
-        let answer = self.consumer().incremental_unassign(&self.list(revoking.started));
+        let started = self.list(revoking.started);
+        // Draining pauses, and the client keeps an application's pause beyond the assignment: a partition that came
+        // back to this member would never be read.
+        if let Err(error) = self.consumer().resume(&started) {
+            tracing::warn!(%error, topic = %self.name, "resuming partitions that are given up");
+        }
+        let answer = self.consumer().incremental_unassign(&started);
         let Err(error) = answer else {
             return Ok(());
         };
