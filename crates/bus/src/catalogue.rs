@@ -207,6 +207,8 @@ fn spec(prefix: &str, topic: Topic, epoch: LogEpoch, durability: Durability, cou
         ("max.message.bytes", max_bytes.to_string()),
         ("message.timestamp.type", "LogAppendTime".to_owned()),
         ("retention.ms", (retention_days * DAY_MS).to_string()),
+        // By time only: a size limit, also one inherited from the cluster, would take records nobody has folded yet.
+        ("retention.bytes", "-1".to_owned()),
         ("unclean.leader.election.enable", "false".to_owned()),
     ];
     let replication_factor = match durability {

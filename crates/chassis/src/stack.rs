@@ -160,12 +160,15 @@ pub fn routes(shared: &Shared) -> anyhow::Result<Arc<RedisRoutes>> {
     Ok(Arc::new(RedisRoutes::new(redis(&shared.redis)?)))
 }
 
-/// The hot window in Redis.
+/// The hot window in Redis, of the streams with this cursor epoch: a window that outlived the store it was filled from
+/// must not be taken for the new one's.
 ///
 /// # Errors
 /// A URL that the client does not take.
-pub fn hot_window(shared: &Shared) -> anyhow::Result<Arc<RedisHotWindow>> {
-    Ok(Arc::new(RedisHotWindow::new(redis(&shared.redis)?)))
+pub fn hot_window(shared: &Shared, cursor_epoch: u64) -> anyhow::Result<Arc<RedisHotWindow>> {
+    let mut config = shared.redis.clone();
+    config.key_prefix = format!("{}:{cursor_epoch:016x}", config.key_prefix);
+    Ok(Arc::new(RedisHotWindow::new(redis(&config)?)))
 }
 
 /// Tries until it works; the gate `name` says meanwhile what is wrong. Ends with the start it is part of.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fjall::PersistMode;
+use parking_lot::Mutex;
 
 use crate::health::Health;
 use crate::lock::DirectoryLock;
@@ -44,6 +45,9 @@ pub(crate) struct Core {
     pub(crate) health: Health,
     /// Set by table commits, cleared by the sync that covers them.
     pub(crate) unsynced: AtomicBool,
+    /// Held from a sync until its failure is known to everybody: the system reports a failed sync once, so a sync right
+    /// after it would succeed although what lies before it in the journal is lost.
+    syncing: Mutex<()>,
     /// What the persist thread does besides, for the log.
     pub(crate) upkeep: Upkeep,
     _lock: DirectoryLock,
@@ -71,6 +75,7 @@ impl Database {
             options,
             health: Health::default(),
             unsynced: AtomicBool::new(false),
+            syncing: Mutex::new(()),
             upkeep: Upkeep::default(),
             _lock: lock,
         });
@@ -144,7 +149,15 @@ impl Core {
         result.map_err(|error| self.health.poison(operation, error))
     }
 
+    /// Commits writes that sync themselves; `Ok` means durable, and so is everything before them.
+    pub(crate) fn commit_durably(&self, operation: &'static str, writes: fjall::OwnedWriteBatch) -> Result<(), Error> {
+        let _syncing = self.syncing.lock();
+        self.health.check()?;
+        writes.commit().map_err(|error| self.health.poison(operation, error))
+    }
+
     pub(crate) fn persist(&self) -> Result<(), Error> {
+        let _syncing = self.syncing.lock();
         self.health.check()?;
         // Cleared before the sync: a commit during the sync sets it again.
         let mode = if self.unsynced.swap(false, Ordering::AcqRel) {

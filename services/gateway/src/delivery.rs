@@ -158,9 +158,11 @@ impl<'a> Frames<'a> {
     }
 
     fn frame(&mut self, session: &Handle, user_seq: u64) -> Result<Message, FrameError> {
-        let is_echo = self
-            .view
-            .is_some_and(|view| view.sender == session.key.uid.as_str() && view.device == session.key.device.as_str());
+        // A fresh session gets its own messages whole: it may be a new installation under an old name.
+        let is_echo = !session.fresh
+            && self.view.is_some_and(|view| {
+                view.sender == session.key.uid.as_str() && view.device == session.key.device.as_str()
+            });
         let wanted = (session.encoding, is_echo, user_seq);
         if let Some((.., frame)) = self.made.iter().find(|(e, echo, seq, _)| (*e, *echo, *seq) == wanted) {
             return Ok(frame.clone());

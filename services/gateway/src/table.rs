@@ -28,6 +28,8 @@ pub struct Handle {
     pub connection_id: u64,
     /// How it is spoken to.
     pub encoding: Encoding,
+    /// It came with an empty database: it may not have the messages that this device sent before.
+    pub fresh: bool,
     /// Where to hand things to it.
     pub mailbox: Arc<Mailbox>,
     /// When it was opened.
@@ -156,6 +158,7 @@ mod tests {
                 0,
                 0,
             )),
+            fresh: false,
             opened_at: Millis(0),
             route: Mutex::new(None),
         })

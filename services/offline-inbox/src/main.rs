@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tidings_chassis::{Context, Running, ServiceMain, grpc, stack};
 use tidings_offline_inbox::{Config, Dependencies};
+use tidings_storage::port::InboxReader as _;
 use tonic::service::Routes;
 
 struct OfflineInbox;
@@ -16,7 +17,7 @@ impl ServiceMain for OfflineInbox {
     async fn start(self, context: Context, config: Config) -> anyhow::Result<Running> {
         let bus = stack::bus(&context).await?;
         let store = Arc::new(stack::store(&context).await);
-        let hot = stack::hot_window(&context.shared)?;
+        let hot = stack::hot_window(&context.shared, store.cursor_epoch().await?)?;
         let dependencies = Dependencies {
             bus,
             reader: Arc::clone(&store) as _,

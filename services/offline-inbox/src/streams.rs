@@ -80,11 +80,18 @@ impl Streams {
     pub async fn open(&self, uid: &Uid, device: &DeviceId, fresh: bool) -> Result<Opened, Error> {
         let epoch = self.reader.cursor_epoch().await?;
         let head = self.head(uid, 0).await?;
-        let known = self.reader.device_open(uid, device).await?;
-        if let (Some(open), false) = (known, fresh) {
-            let register = self.reader.device_register(uid, device).await?;
-            let cursor = register.map_or(0, |register| register.stored).max(open.start_cursor);
-            return Ok(Opened { epoch, cursor, head });
+        if let Some(open) = self.reader.device_open(uid, device).await? {
+            let stored = self
+                .reader
+                .device_register(uid, device)
+                .await?
+                .map(|register| register.stored);
+            // A fresh device that has not stored anything under this name asks again: the answer to its first try was
+            // lost, and what it was promised then is still owed. Only a device that has stored can have lost its data.
+            if !fresh || stored.is_none_or(|stored| stored <= open.start_cursor) {
+                let cursor = stored.unwrap_or(0).max(open.start_cursor);
+                return Ok(Opened { epoch, cursor, head });
+            }
         }
         let start_cursor = if self.reader.has_devices(uid).await? {
             head

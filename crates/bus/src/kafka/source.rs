@@ -278,6 +278,22 @@ impl KafkaSource {
         }
     }
 
+    /// The log grows while a partition waits for its start: an owner on its way out may have folded, and checkpointed,
+    /// records behind the end that was known at the assignment. So a start beyond that end is judged by a new look.
+    fn with_current_end(&self, partition: u32, offset: u64, mut state: Partition) -> Partition {
+        if self.fold && offset > state.log_end {
+            match bounds(self.consumer(), &self.name, &[partition], RANGE_CHECK_TIMEOUT) {
+                Ok(found) => {
+                    if let Some((_, high)) = found.get(&partition) {
+                        state.log_end = state.log_end.max(*high);
+                    }
+                }
+                Err(error) => tracing::warn!(partition, %error, "the end of the log cannot be looked up"),
+            }
+        }
+        state
+    }
+
     fn started(&self, operation: &'static str, partition: u32) -> Result<Partition, Error> {
         match self.assigned.get(&partition) {
             Some(state) if state.next.is_some() => Ok(*state),
@@ -345,6 +361,7 @@ impl Source for KafkaSource {
             Some(_) if self.is_revoking(partition) => return Err(fenced(STARTING, partition, "it is being revoked")),
             Some(state) => *state,
         };
+        let state = self.with_current_end(partition, offset, state);
         if self.fold && !(state.log_start..=state.log_end).contains(&offset) {
             return Err(Error::NotSetUp {
                 operation: STARTING,

@@ -372,6 +372,20 @@ impl Source for FakeSource {
     }
 
     fn start(&mut self, partition: u32, offset: u64) -> Result<(), Error> {
+        let place = (self.group.topic(), partition);
+        let end = self
+            .bus
+            .state
+            .lock()
+            .logs
+            .get(&place)
+            .map_or(0, |(start, log)| start + log.len() as u64);
+        if offset > end {
+            return Err(Error::NotSetUp {
+                operation: "start",
+                reason: format!("offset {offset} is after the end of the log at {end}"),
+            });
+        }
         assert!(
             self.reading.insert(partition, (offset, false)).is_none(),
             "started twice"

@@ -119,12 +119,11 @@ fn commit(shared: &Shared, heads: &mut Heads, batch: Vec<Pending>) {
     let records = waiting.len();
     *shared.committing.lock() = waiting;
 
-    let result = writes.commit();
+    let result = shared.core.commit_durably("commit to the log", writes);
 
     // Empty if the tick found the database poisoned meanwhile and answered for this thread.
     let waiting = std::mem::take(&mut *shared.committing.lock());
-    if let Err(error) = result {
-        shared.core.health.poison("commit to the log", error);
+    if result.is_err() {
         fail(
             waiting.into_iter().map(|(completion, _)| completion),
             &shared.core.health,

@@ -68,6 +68,7 @@ pub(crate) async fn open(node: &Arc<Node>, link: &mut Link, admission: &Admissio
         },
         connection_id: node.next_connection_id(),
         encoding: link.encoding(),
+        fresh: hello.fresh,
         mailbox: Arc::new(mailbox),
         opened_at: node.clock.now(),
         route: Mutex::new(None),
@@ -96,7 +97,7 @@ pub(crate) fn connected(node: &Node, identity: &Identity, handle: &Handle, epoch
         epoch,
         cursor,
         head_seq: handle.mailbox.head(),
-        server_time: node.clock.now().get(),
+        server_time: node.writer.broker_now().get(),
         limits: Some(v1::Limits {
             max_body_bytes: number(config.max_body_bytes),
             max_frame_bytes: number(handle.encoding.max_frame_bytes(&node.limits)),

@@ -258,7 +258,7 @@ impl Session {
             Some(Frame::History(request)) => self.history(&request),
             Some(Frame::Ping(ping)) => self.link.send(v1::Pong {
                 head_seq: self.handle.mailbox.head(),
-                server_time: self.node.clock.now().get(),
+                server_time: self.node.writer.broker_now().get(),
                 client_time: ping.client_time,
             }),
             // The decoders name an unknown frame themselves.

@@ -19,8 +19,17 @@ fn body(event: v1::Event) -> String {
 #[tokio::test]
 async fn an_event_reaches_every_device_and_comes_back_to_its_sender_without_body() {
     let world = World::start().await;
-    let mut phone = Device::open(&world, "ann", "phone").await;
-    let mut tablet = Device::open(&world, "ann", "tablet").await;
+    // A device with a database; one that comes without may be a new installation under an old name.
+    let known = v1::Connect {
+        fresh: false,
+        cursor: Some(v1::Cursor {
+            epoch: EPOCH,
+            user_seq: 0,
+        }),
+        ..connect("ann", "phone")
+    };
+    let mut phone = Device::open_as(&world, Encoding::Proto, known).await;
+    let mut reinstalled = Device::open(&world, "ann", "tablet").await;
     let mut web = Device::open_as(&world, Encoding::Json, connect("ann", "web")).await;
     let mut bob = Device::open(&world, "bob", "phone").await;
     let sent = event("ann", "phone", "bob", 1, "hello");
@@ -39,7 +48,7 @@ async fn an_event_reaches_every_device_and_comes_back_to_its_sender_without_body
     assert_eq!(outcomes, [DeliverOutcome::HandedOver; 4]);
     for (device, expected) in [
         (&mut phone, ""),
-        (&mut tablet, "hello"),
+        (&mut reinstalled, "hello"),
         (&mut web, "hello"),
         (&mut bob, "hello"),
     ] {
@@ -51,6 +60,18 @@ async fn an_event_reaches_every_device_and_comes_back_to_its_sender_without_body
         world.metric("tidings_delivery_end_to_end_seconds_count{stage=\"HandedOver\"}"),
         4.0
     );
+}
+
+/// A device that lost its database under a kept name has nothing to take the body of its own message from.
+#[tokio::test]
+async fn a_fresh_session_gets_its_own_messages_whole() {
+    let world = World::start().await;
+    let mut phone = Device::open(&world, "ann", "phone").await;
+    world
+        .deliver(vec![item("ann", 3, event("ann", "phone", "bob", 1, "hello"))])
+        .await;
+    let (user_seq, event) = phone.pushed().await;
+    assert_eq!((user_seq, body(event).as_str()), (3, "hello"));
 }
 
 #[tokio::test]

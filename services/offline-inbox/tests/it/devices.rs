@@ -246,6 +246,25 @@ async fn the_first_device_starts_at_the_floor_and_later_fresh_ones_at_the_head()
     );
 }
 
+/// The answer to a first `Open` can be lost: the device is still fresh and asks again. What it was promised is owed.
+#[tokio::test]
+async fn a_first_open_that_is_repeated_skips_nothing() {
+    let mut world = World::start().await;
+    for conv_seq in 1..=3 {
+        world.message("alice", "bob", conv_seq).await;
+    }
+    world.until_rows("alice", 3).await;
+    for _ in 0..2 {
+        let opened = world.open("alice", "phone", true).await.expect("opened");
+        assert_eq!((opened.cursor, opened.head_seq), (0, 3));
+    }
+    // Once it has stored something, an empty database means that it was lost: such a device starts at the head.
+    world.device_state(&state(&world, "alice", 2, 2).await).await;
+    world.until_register("alice", (2, 2)).await;
+    let reinstalled = world.open("alice", "phone", true).await.expect("opened");
+    assert_eq!(reinstalled.cursor, 3);
+}
+
 #[tokio::test]
 async fn a_known_device_goes_on_where_it_stored_and_not_where_it_received() {
     let mut world = World::start().await;
