@@ -5,11 +5,12 @@
 
 use std::time::Duration;
 
-use tidings_bus::fold::FoldError;
+use tidings_bus::dead_letter::Rejection;
+use tidings_bus::fold::{Emitter, FoldError};
 use tidings_bus::{Catalogue, LogRecord, OutRecord};
 use tidings_domain::Topic;
 use tidings_resilience::{Backoff, BackoffPolicy, Classify, retry_transient};
-use tidings_sequencing::{LogEntry, Output, Params, Partitions, Stop};
+use tidings_sequencing::{LogEntry, Output, Params, Partitions, Resolved, Stop, Undecodable};
 
 use crate::limits::Limits;
 
@@ -97,4 +98,53 @@ where
     .await
     // A permanent error of the store is waited for as well: a fold never skips, and an operator can mend the store.
     .map_err(|error| FoldError::Transient(format!("{what}: {error}")))
+}
+
+/// Enqueues outputs in the order of the plan (seq:G3).
+///
+/// # Errors
+/// The run's producer failed.
+pub async fn emit_outputs(outputs: Vec<Output>, emitter: &mut dyn Emitter) -> Result<(), FoldError> {
+    for output in outputs {
+        emitter.emit(out_record(output)).await?;
+    }
+    Ok(())
+}
+
+/// Enqueues what of a batch goes to `dlq`: records that cannot be decoded, and word of replays that ended well.
+///
+/// # Errors
+/// The run's producer failed.
+pub async fn emit_dead_letters(
+    rejects: &[Undecodable],
+    resolved: &[Resolved],
+    batch: &[LogRecord],
+    emitter: &mut dyn Emitter,
+) -> Result<(), FoldError> {
+    // A plan names only records of its batch.
+    let record_at = |offset| batch.iter().find(|record| record.offset == offset);
+    for reject in rejects {
+        let Some(record) = record_at(reject.offset) else {
+            continue;
+        };
+        let rejection = Rejection {
+            error_class: reject.cause.name(),
+            detail: reject.cause.to_string(),
+            stage: "fold",
+        };
+        emitter.dead_letter(record, &rejection).await?;
+    }
+    for replay in resolved {
+        let Some(record) = record_at(replay.offset) else {
+            continue;
+        };
+        emitter.resolved(record).await?;
+    }
+    Ok(())
+}
+
+/// A run was driven before it began.
+#[must_use]
+pub fn not_begun() -> FoldError {
+    FoldError::Transient("the run has not begun".to_owned())
 }

@@ -13,11 +13,10 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use tidings_bus::dead_letter::Rejection;
 use tidings_bus::fold::{Emitter, Fold, FoldCommit, FoldError, FoldFactory, FoldStart};
 use tidings_bus::source::AssignedPartition;
 use tidings_bus::{BrokerTime, LogRecord};
-use tidings_chassis::folding::{log_entry, out_record, stopped, store_call};
+use tidings_chassis::folding::{emit_dead_letters, emit_outputs, log_entry, not_begun, stopped, store_call};
 use tidings_resilience::{Breaker, Classify};
 use tidings_sequencing::inbox::{Answers, InboxFold, InboxPlan, Reads};
 use tidings_sequencing::{LogEntry, Params};
@@ -149,34 +148,9 @@ impl InboxRun {
 
 /// Enqueues pushes, receipts and dead letters, each kind in source order.
 async fn emit(plan: &mut InboxPlan, batch: &[LogRecord], emitter: &mut dyn Emitter) -> Result<(), FoldError> {
-    for output in std::mem::take(&mut plan.pushes) {
-        emitter.emit(out_record(output)).await?;
-    }
-    for output in std::mem::take(&mut plan.receipts) {
-        emitter.emit(out_record(output)).await?;
-    }
-    for reject in &plan.rejects {
-        let Some(record) = batch.iter().find(|record| record.offset == reject.offset) else {
-            continue;
-        };
-        let rejection = Rejection {
-            error_class: reject.cause.name(),
-            detail: reject.cause.to_string(),
-            stage: "fold",
-        };
-        emitter.dead_letter(record, &rejection).await?;
-    }
-    for resolved in &plan.resolved {
-        let Some(record) = batch.iter().find(|record| record.offset == resolved.offset) else {
-            continue;
-        };
-        emitter.resolved(record).await?;
-    }
-    Ok(())
-}
-
-fn not_begun() -> FoldError {
-    FoldError::Transient("the run has not begun".to_owned())
+    emit_outputs(std::mem::take(&mut plan.pushes), emitter).await?;
+    emit_outputs(std::mem::take(&mut plan.receipts), emitter).await?;
+    emit_dead_letters(&plan.rejects, &plan.resolved, batch, emitter).await
 }
 
 #[async_trait]

@@ -12,11 +12,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tidings_bus::dead_letter::Rejection;
 use tidings_bus::fold::{Emitter, Fold, FoldCommit, FoldError, FoldFactory, FoldStart};
 use tidings_bus::source::AssignedPartition;
 use tidings_bus::{BrokerTime, LogRecord};
-use tidings_chassis::folding::{log_entry, out_record, stopped, store_call};
+use tidings_chassis::folding::{emit_dead_letters, emit_outputs, log_entry, not_begun, stopped, store_call};
 use tidings_sequencing::router::{Answers, Reads, RouterFold, RouterPlan, Start};
 use tidings_sequencing::{LogEntry, Params};
 use tidings_storage::port::RouterStore;
@@ -94,32 +93,9 @@ impl RouterRun {
 }
 
 /// Enqueues a plan's outputs and dead letters in source order.
-async fn emit(plan: &mut RouterPlan, batch: &[LogRecord], emitter: &mut dyn Emitter) -> Result<(), FoldError> {
-    for output in std::mem::take(&mut plan.outputs) {
-        emitter.emit(out_record(output)).await?;
-    }
-    for reject in &plan.rejects {
-        let Some(record) = batch.iter().find(|record| record.offset == reject.offset) else {
-            continue;
-        };
-        let rejection = Rejection {
-            error_class: reject.cause.name(),
-            detail: reject.cause.to_string(),
-            stage: "fold",
-        };
-        emitter.dead_letter(record, &rejection).await?;
-    }
-    for resolved in &plan.resolved {
-        let Some(record) = batch.iter().find(|record| record.offset == resolved.offset) else {
-            continue;
-        };
-        emitter.resolved(record).await?;
-    }
-    Ok(())
-}
-
-fn not_begun() -> FoldError {
-    FoldError::Transient("the run has not begun".to_owned())
+async fn emit(plan: RouterPlan, batch: &[LogRecord], emitter: &mut dyn Emitter) -> Result<(), FoldError> {
+    emit_outputs(plan.outputs, emitter).await?;
+    emit_dead_letters(&plan.rejects, &plan.resolved, batch, emitter).await
 }
 
 #[async_trait]
@@ -159,13 +135,13 @@ impl Fold for RouterRun {
         let mut plan = fold.decide(&entries).map_err(|stop| stopped(&stop))?;
         self.runs.metrics.decided(plan.stats);
         // Relaxation of section 5: outputs are emitted while the intents are written; both are awaited here.
-        let mut outputs = RouterPlan {
+        let outputs = RouterPlan {
             outputs: std::mem::take(&mut plan.outputs),
             rejects: std::mem::take(&mut plan.rejects),
             resolved: std::mem::take(&mut plan.resolved),
             ..RouterPlan::default()
         };
-        tokio::try_join!(self.write(&plan), emit(&mut outputs, batch, emitter))?;
+        tokio::try_join!(self.write(&plan), emit(outputs, batch, emitter))?;
         self.fold = Some(fold);
         Ok(())
     }
