@@ -167,7 +167,9 @@ impl KafkaConfig {
             .set("reconnect.backoff.ms", "100")
             .set("reconnect.backoff.max.ms", "1000")
             .set("socket.keepalive.enable", "true")
-            .set("socket.timeout.ms", "15000")
+            // A broker that answers after 10 s must still be reachable (req:B7): a request queued while a connection is
+            // made waits for that answer and its own. A shorter time ends in connecting again and again.
+            .set("socket.timeout.ms", "30000")
             .set_log_level(RDKafkaLogLevel::Info);
         client
     }
